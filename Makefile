@@ -1,0 +1,39 @@
+# make demo: a deep Transformer before and after de-escalation, out/report.html and out/demo.png
+# make test: every check that CI runs
+# Both create .venv and install what they need.
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test bench docs clean
+
+demo: .venv/demo
+	$(BIN)/depthscope scan classic --depth 48 --fix de_escalate --tau 1 --out out/report.html --out out/demo.png
+
+test: .venv/test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+bench: .venv/test
+	$(BIN)/python benchmarks/scan.py
+
+docs: .venv/demo
+	$(BIN)/python -m depthscope.notation > docs/notation.md
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/demo: .venv/bin/python pyproject.toml constraints.txt
+	$(PIP) torch==2.13.0
+	$(PIP) --editable ".[plot]"
+	touch $@
+
+.venv/test: .venv/demo
+	$(PIP) --editable ".[hf,plot,dev]"
+	touch $@
+
+clean:
+	rm -rf .venv out build .pytest_cache .ruff_cache .mypy_cache .hypothesis src/*.egg-info

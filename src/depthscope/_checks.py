@@ -1,0 +1,71 @@
+"""Shape, mask and probability checks with one form of message."""
+
+import torch
+from torch import Tensor
+
+from depthscope.errors import MaskError, ShapeError, StochasticError
+
+
+def check_tokens(X: Tensor, *, where: str, name: str = "X") -> None:
+    """Raise ShapeError unless X is (..., n, d) with at least two tokens and floating numbers."""
+    if not X.is_floating_point():
+        raise ShapeError(
+            f"{where}: {name} must hold floating point numbers; got {X.dtype}. Give the embedded tokens, not their ids."
+        )
+    if X.ndim >= 2 and X.shape[-2] >= 2 and X.shape[-1] >= 1:
+        return
+    hint = "Add a token axis." if X.ndim < 2 else "Similarity needs two tokens or more."
+    raise ShapeError(f"{where}: {name} must have shape (..., n, d) with n >= 2 tokens; got {tuple(X.shape)}. {hint}")
+
+
+def check_pair(X: Tensor, Y: Tensor, *, where: str) -> None:
+    """Raise ShapeError unless X and Y are states of the same shape."""
+    check_tokens(X, where=where)
+    if X.shape != Y.shape:
+        raise ShapeError(
+            f"{where}: X and Y must have the same shape, before and after one step; "
+            f"got {tuple(X.shape)} and {tuple(Y.shape)}. Compare states of equal size."
+        )
+
+
+def check_mask(mask: Tensor, shape: tuple[int, ...], *, where: str) -> Tensor:
+    """The mask as bool (..., n), True where a token counts; MaskError when it cannot be used."""
+    if tuple(mask.shape) != tuple(shape):
+        raise MaskError(
+            f"{where}: mask must have one entry for each token, shape {tuple(shape)}; "
+            f"got {tuple(mask.shape)}. Give 1 for a token and 0 for padding."
+        )
+    mask = mask.bool() if not mask.is_floating_point() else mask > 0.5
+    counts = mask.sum(-1)
+    if bool((counts == 0).any()):
+        first = int((counts.flatten() == 0).nonzero()[0])
+        raise MaskError(
+            f"{where}: every sequence needs tokens that are not masked; sequence {first} is all "
+            "padding. Drop it from the batch."
+        )
+    if bool((counts < 2).any()):
+        first = int((counts.flatten() < 2).nonzero()[0])
+        raise MaskError(
+            f"{where}: every sequence needs two tokens that are not masked; sequence {first} has "
+            "one. Similarity compares tokens: drop it from the batch."
+        )
+    return mask
+
+
+def check_stochastic(P: Tensor, *, where: str) -> None:
+    """Raise unless P is (..., n, m) with rows that are probabilities."""
+    if not P.is_floating_point() or P.ndim < 2 or P.shape[-2] < 2:
+        raise ShapeError(
+            f"{where}: P must be floating point of shape (..., n, m) with n >= 2 tokens; "
+            f"got {P.dtype} {tuple(P.shape)}. Give attention probabilities, heads in front."
+        )
+    sums = P.sum(-1, dtype=torch.float64)
+    worst = float((sums - 1).abs().max())
+    lowest = float(P.min())
+    tolerance = max(1e-4, 8 * torch.finfo(P.dtype).eps)
+    if not (worst <= tolerance and lowest >= -tolerance):
+        raise StochasticError(
+            f"{where}: the rows of P must be probabilities that sum to 1; the furthest row sum is "
+            f"off by {worst:.3g} and the smallest entry is {lowest:.3g}. Give the matrix after "
+            "the softmax and before dropout."
+        )

@@ -1,0 +1,111 @@
+"""The shelves: what is registered under a name, and how a wrong name is answered."""
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from depthscope.errors import UnknownNameError
+
+F = TypeVar("F", bound=Callable[..., Any])
+Kind = Literal["state", "step", "attention"]
+
+TABLES: dict[str, dict[str, Any]] = {"metric": {}, "remedy": {}, "preset": {}}
+
+
+@dataclass(frozen=True)
+class MetricFacts:
+    """What a metric declares about itself; test_contracts.py holds every metric to it.
+
+    `formula` computes the metric from the shared reduction of its kind (Energies of a state,
+    Energies before and after a step, a Pattern and the tokens it mixes), so that a scan reads
+    each tensor once for all metrics. A state metric without one is called on the tokens.
+    """
+
+    name: str
+    kind: Kind
+    takes: tuple[str, ...]
+    parts: tuple[str, ...]
+    bounds: tuple[float, float]
+    invariant: tuple[str, ...]
+    formula: Callable[..., Any] | None
+    default: bool
+    estimated: bool
+    summary: str
+
+
+def metric(
+    kind: Kind,
+    *,
+    takes: tuple[str, ...],
+    bounds: tuple[float, float],
+    invariant: tuple[str, ...] = (),
+    parts: tuple[str, ...] = (),
+    formula: Callable[..., Any] | None = None,
+    default: bool = True,
+    estimated: bool = False,
+) -> Callable[[F], F]:
+    """Put a pure function on the shelf of metrics, with the facts it promises to keep.
+
+    default=False: measured by a scan only when asked for by name. estimated=True: the formula returns a residual too.
+    """
+
+    def register(function: F) -> F:
+        name = function.__name__
+        summary = (function.__doc__ or "").strip().splitlines()[0]
+        facts = MetricFacts(
+            name,
+            kind,
+            takes,
+            parts or (name,),
+            bounds,
+            invariant,
+            formula,
+            default,
+            estimated,
+            summary,
+        )
+        function.facts = facts  # type: ignore[attr-defined]
+        TABLES["metric"][name] = function
+        return function
+
+    return register
+
+
+def shelve(table: str) -> Callable[[F], F]:
+    """Register a function or class under its own name in one of the tables."""
+
+    def register(thing: F) -> F:
+        TABLES[table][thing.__name__] = thing
+        return thing
+
+    return register
+
+
+def lookup(table: str, name: str) -> Any:
+    """The registered thing called `name`, or an error that offers the nearest names."""
+    try:
+        return TABLES[table][name]
+    except KeyError:
+        raise UnknownNameError(unknown(table, name, TABLES[table])) from None
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """The sentence for a name that nobody has."""
+    known = sorted(known)
+    by_lower = {k.lower().replace("_", ""): k for k in known}
+    close = difflib.get_close_matches(name.lower().replace("_", ""), by_lower, n=3, cutoff=0.5)
+    if close:
+        hint = f"Did you mean {' or '.join(by_lower[c] for c in close)}?"
+    else:
+        hint = f"Known: {', '.join(known)}."
+    return f"no {what} is called {name!r}. {hint}"
+
+
+def import_folder(package: str, path: Iterable[str]) -> None:
+    """Import every public module of a package, so that its decorators run and no list is kept."""
+    for module in pkgutil.iter_modules(path):
+        if not module.name.startswith("_"):
+            importlib.import_module(f"{package}.{module.name}")

@@ -1,0 +1,53 @@
+"""What depthscope raises. Every message says where, what must hold, what came, what to do."""
+
+
+class DepthscopeError(Exception):
+    """The base of all errors raised by depthscope on purpose."""
+
+
+class ShapeError(DepthscopeError, ValueError):
+    """A tensor has the wrong shape or too few tokens."""
+
+
+class MaskError(DepthscopeError, ValueError):
+    """A padding mask does not fit the tokens, or leaves nothing to measure."""
+
+
+class StochasticError(DepthscopeError, ValueError):
+    """An attention matrix whose rows are not probabilities."""
+
+
+class UnknownNameError(DepthscopeError, LookupError):
+    """No metric, remedy, preset or site has this name."""
+
+
+class BlocksNotFoundError(DepthscopeError, LookupError):
+    """The repeated blocks of a model could not be told."""
+
+
+class AttentionNotSeenError(DepthscopeError, RuntimeError):
+    """No self-attention of the model passed through a function that can be watched."""
+
+
+class HookError(DepthscopeError, RuntimeError):
+    """A hook that had to fire did not."""
+
+
+class CausalLeakError(DepthscopeError, ValueError):
+    """An operation over all tokens was about to let a causal model see its future."""
+
+
+class ForwardError(DepthscopeError, RuntimeError):
+    """The user's model raised while it ran."""
+
+
+class RecordError(DepthscopeError, ValueError):
+    """A saved record cannot be read."""
+
+
+class MissingExtraError(DepthscopeError, ImportError):
+    """An optional dependency is not installed."""
+
+
+class UsageError(DepthscopeError, ValueError):
+    """An argument that cannot be used as it is."""

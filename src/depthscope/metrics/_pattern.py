@@ -1,0 +1,207 @@
+"""An attention matrix P that is never larger in memory than it has to be.
+
+A Pattern answers products with P, P^T and Pi_2. It holds P when that is small, and otherwise computes blocks of
+rows anew from q and k for every product, so that no n x n tensor ever exists.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from depthscope._checks import check_mask, check_stochastic
+from depthscope.errors import ShapeError
+
+HELD = 1 << 22  # elements of P kept at a time, 16 MiB in float32
+Rows = Callable[[int, int, int, int], Tensor]  # (batch from, to, row from, to) -> (b, rows, m)
+
+
+class Pattern:
+    """P of `size` heads (batch and head axes flattened), n queries and m keys; mask (size, n) or None."""
+
+    def __init__(
+        self,
+        rows: Rows,
+        size: int,
+        n: int,
+        m: int,
+        *,
+        mask: Tensor | None,
+        causal: bool | None,
+        heads: int,
+        device: torch.device,
+    ) -> None:
+        self.rows, self.size, self.n, self.m = rows, size, n, m
+        self.mask, self.causal, self.heads, self.device = mask, causal, heads, device
+        self.first = 0  # index of this part's first head in the whole pattern
+        self.leak = 0.0  # largest share of a row that falls on padding; taken out by renormalising
+        self._whole: Tensor | None = None
+
+    def parts(self) -> Iterator["Pattern"]:
+        """Split the heads so that each part's P may be held; heads too large for that come one by one."""
+        step = max(1, HELD // (self.n * self.m))
+        for i in range(0, self.size, step):
+            yield self._slice(i, min(i + step, self.size))
+
+    def _slice(self, i: int, j: int) -> "Pattern":
+        part = Pattern(
+            lambda b, c, r, s: self.rows(i + b, i + c, r, s),
+            j - i,
+            self.n,
+            self.m,
+            mask=None if self.mask is None else self.mask[i:j],
+            causal=self.causal,
+            heads=self.heads,
+            device=self.device,
+        )
+        part.first = self.first + i
+        return part
+
+    def blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        """P in blocks of rows, (size, rows, m) each; one block when P may be held."""
+        if self._whole is None and self.size * self.n * self.m <= HELD:
+            self._whole = self._masked(self.rows(0, self.size, 0, self.n), slice(0, self.n))
+        if self._whole is not None:
+            yield slice(0, self.n), self._whole
+            return
+        step = max(1, HELD // (self.size * self.m))
+        for r in range(0, self.n, step):
+            cut = slice(r, min(r + step, self.n))
+            yield cut, self._masked(self.rows(0, self.size, cut.start, cut.stop), cut)
+
+    def _masked(self, P: Tensor, cut: slice) -> Tensor:
+        """Rows of padding are zero; the others are probabilities over the tokens that count."""
+        if self.mask is None:
+            return P
+        P = torch.where(self.mask[:, cut, None] & self.mask[:, None, :], P, 0.0)
+        weight = P.sum(-1, keepdim=True)
+        on_tokens = weight[self.mask[:, cut]]
+        if on_tokens.numel():
+            self.leak = max(self.leak, float((1 - on_tokens).max()))
+        return torch.where(self.mask[:, cut, None], P / weight, 0.0)
+
+    def count(self) -> Tensor:
+        """Tokens that count, (size, 1)."""
+        if self.mask is None:
+            return torch.full((self.size, 1), float(self.n), device=self.device)
+        return self.mask.sum(-1, keepdim=True).float()
+
+    def centre(self, U: Tensor) -> Tensor:
+        """Pi_2 U for U (size, n, r): the mean over the tokens that count is taken out."""
+        if self.mask is None:
+            return U - U.mean(-2, keepdim=True)
+        keep = self.mask[..., None]
+        mean = torch.where(keep, U, 0.0).sum(-2, keepdim=True) / keep.sum(-2, keepdim=True)
+        return torch.where(keep, U - mean, 0.0)
+
+    def times(self, V: Tensor) -> Tensor:
+        """P V, (size, m, r) -> (size, n, r)."""
+        return torch.cat([P @ V for _, P in self.blocks()], dim=-2)
+
+    def normal(self, V: Tensor) -> Tensor:
+        """(Pi_2 P)^T (Pi_2 P) V in one sweep over P, (size, m, r) -> (size, m, r)."""
+        # P^T Pi_2 U = P^T U - (P^T 1) mean(U): both terms are summed while a block of rows is at hand
+        total, received, U_sum = (torch.zeros((), dtype=V.dtype, device=V.device) for _ in range(3))
+        for _, P in self.blocks():
+            if len(P[0]) == self.n:
+                return P.mT @ self.centre(P @ V)
+            U = P @ V
+            total = total + P.mT @ U
+            received = received + P.sum(-2)[..., None]
+            U_sum = U_sum + U.sum(-2, keepdim=True)
+        return total - received * (U_sum / self.count()[..., None].to(V))
+
+    def column_sums(self) -> Tensor:
+        """1^T P, (size, m), in float64: how much attention each token receives."""
+        return torch.stack([P.sum(-2, dtype=torch.float64) for _, P in self.blocks()]).sum(0)
+
+    def diagonal(self) -> Tensor:
+        """P_ii, (size, n)."""
+        return torch.cat([P.diagonal(cut.start, -2, -1) for cut, P in self.blocks()], dim=-1)
+
+    def is_triangular(self) -> bool:
+        """Whether no token looks at a later one, read from P itself unless it was said."""
+        if self.causal is None:
+            self.causal = self.n == self.m and all(
+                not bool(P[:, 0, cut.start + 1 :].any()) and not bool(P.triu(cut.start + 1).any())
+                for cut, P in self.blocks()
+            )
+        return self.causal
+
+
+def pattern_of(
+    P: Tensor | None,
+    *,
+    q: Tensor | None = None,
+    k: Tensor | None = None,
+    scale: float | None = None,
+    bias: Tensor | None = None,
+    causal: bool | None = None,
+    mask: Tensor | None = None,
+    where: str,
+    trusted: bool = False,
+) -> tuple["Pattern", tuple[int, ...]]:
+    """The pattern of P (..., n, m), or of softmax(q k^T scale + bias), and its batch shape (...).
+
+    q (..., h, n, d_h), k (..., h or fewer, m, d_h); bias a bool or additive mask that broadcasts to (..., n, m);
+    mask (..., n) without or with the head axis. `trusted` skips the check that rows are probabilities.
+    """
+    if P is not None:
+        if not trusted:
+            check_stochastic(P, where=where)
+        batch, (n, m) = tuple(P.shape[:-2]), P.shape[-2:]
+        flat = P.detach().reshape(-1, n, m)
+        flat = flat if flat.dtype in (torch.float32, torch.float64) else flat.float()
+
+        rows: Rows = partial(_given_rows, flat)
+
+    elif q is not None and k is not None:
+        batch, n, m = tuple(q.shape[:-2]), q.shape[-2], k.shape[-2]
+        rows = _softmax_rows(q, k, scale, bias, bool(causal), where)
+    else:
+        raise ShapeError(f"{where}: give P (..., n, m), or both q and k; got neither. Pass q= and k=.")
+    size, heads = math.prod(batch), batch[-1] if batch else 1
+    if mask is not None:
+        if mask.ndim == len(batch):  # (..., n) without the head axis
+            mask = mask.unsqueeze(-2).expand(*batch, n)
+        mask = check_mask(mask, (*batch, n), where=where).reshape(size, n)
+    device = P.device if P is not None else q.device  # type: ignore[union-attr]
+    pattern = Pattern(rows, size, n, m, mask=mask, causal=causal, heads=heads, device=device)
+    return pattern, batch
+
+
+def _given_rows(P: Tensor, b: int, c: int, r: int, s: int) -> Tensor:
+    return P[b:c, r:s]
+
+
+def _softmax_rows(q: Tensor, k: Tensor, scale: float | None, bias: Tensor | None, causal: bool, where: str) -> Rows:
+    if q.ndim != k.ndim or q.shape[-1] != k.shape[-1]:
+        raise ShapeError(
+            f"{where}: q and k must be (..., n, d_h) and (..., m, d_h); got {tuple(q.shape)} and {tuple(k.shape)}. "
+            "Put the head axis before the tokens in both."
+        )
+    if k.shape[:-2] != q.shape[:-2] and q.ndim > 2:  # grouped heads: each key head serves several queries
+        k = k.repeat_interleave(q.shape[-3] // k.shape[-3], dim=-3)
+    batch, n, m = q.shape[:-2], q.shape[-2], k.shape[-2]
+    factor = q.shape[-1] ** -0.5 if scale is None else scale
+    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+    queries = q.detach().reshape(-1, n, q.shape[-1])
+    keys = k.detach().reshape(-1, m, k.shape[-1])
+    bias = None if bias is None else bias.detach().expand(*batch, *bias.shape[-2:])
+    samples = tuple(batch)
+
+    def rows(b: int, c: int, r: int, s: int) -> Tensor:
+        scores = (queries[b:c, r:s].to(wide) * factor) @ keys[b:c].to(wide).mT
+        if bias is not None:
+            index = torch.unravel_index(torch.arange(b, c), samples)
+            cut = bias[..., r:s, :] if bias.shape[-2] > 1 else bias
+            part = cut[index]
+            scores = scores.masked_fill(~part, -math.inf) if part.dtype == torch.bool else scores + part.to(wide)
+        if causal:
+            later = torch.arange(m, device=q.device) > torch.arange(r, s, device=q.device)[:, None]
+            scores = scores.masked_fill(later, -math.inf)
+        return scores.softmax(-1)
+
+    return rows

@@ -1,0 +1,29 @@
+"""How widely attention spreads."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from depthscope._registry import metric
+from depthscope.metrics._pattern import Pattern, pattern_of
+
+
+def entropy_of(pattern: Pattern) -> Tensor:
+    """Mean row entropy for each head of a part, (size,)."""
+    total = torch.zeros(pattern.size, dtype=torch.float64, device=pattern.device)
+    for _, P in pattern.blocks():
+        total = total + torch.special.entr(P).sum((-2, -1), dtype=torch.float64)
+    return total / pattern.count().double().squeeze(-1)
+
+
+@metric("attention", takes=("P",), bounds=(0, math.inf), invariant=("token order", "padding"), formula=entropy_of)
+def attention_entropy(P: Tensor, *, mask: Tensor | None = None) -> Tensor:
+    """Mean entropy of the rows of P, in nats: log n when every token looks at all alike, 0 when at one only.
+
+    attention_entropy(P) = -(1/n) sum_ij P_ij log P_ij
+
+    P (..., h, n, m) -> (..., h), in [0, log m]. Near 0 is entropy collapse (Zhai et al. 2023).
+    """
+    pattern, batch = pattern_of(P, mask=mask, where="attention_entropy")
+    return torch.cat([entropy_of(part) for part in pattern.parts()]).reshape(batch)

@@ -1,0 +1,1 @@
+"""A record in, text, a picture or a page out."""

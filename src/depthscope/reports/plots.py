@@ -1,0 +1,77 @@
+"""The picture of one or more scans, as PNG, SVG or PDF by the name of the file."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from depthscope.errors import MissingExtraError
+from depthscope.scans.record import Scan
+from depthscope.scans.verdict import floor_of
+
+_COLOURS = ("#c0392b", "#2471a3", "#1e8449", "#9a7d0a", "#7d3c98")
+
+
+def draw(*scans: Scan) -> Any:
+    """A matplotlib figure: similarity, diversity on a log scale, what each step adds, how attention mixes."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError("draw: needs matplotlib. pip install 'depthscope[plot]'") from None
+    figure = Figure(figsize=(11, 7), layout="constrained")
+    ((similar, diverse), (steps, heads)) = figure.subplots(2, 2)
+    for scan, colour in zip(scans, _COLOURS, strict=False):
+        _similarity(similar, scan, colour)
+        diverse.semilogy(
+            scan.states["t_div"].clamp_min(1e-32), color=colour, label=f"{scan.title}: {scan.verdict.status}"
+        )
+    diverse.axhline(floor_of(scans[0].dtype), color="0.6", lw=0.8, ls=":", label=f"floor of {scans[0].dtype}")
+    _steps(steps, scans[0])
+    _heads(heads, scans[0])
+    similar.set(title="token similarity", xlabel="block", ylim=(-0.02, 1.02))
+    diverse.set(title="token diversity t_div", xlabel="block")
+    for ax in (similar, diverse, steps, heads):
+        ax.grid(alpha=0.25)
+        if ax.get_legend_handles_labels()[0]:
+            ax.legend(fontsize=8, frameon=False)
+    return figure
+
+
+def _similarity(ax: Any, scan: Scan, colour: str) -> None:
+    ax.plot(scan.states["t_sim"], color=colour, label=f"t_sim, {scan.title}")
+    if "t_cos" in scan.states:
+        ax.plot(scan.states["t_cos"], color=colour, ls="--", lw=1, label="t_cos")
+
+
+def _steps(ax: Any, scan: Scan) -> None:
+    ax.set(title=f"what each step adds to log(t_sim / t_div), {scan.title}", xlabel="block")
+    for step in scan.step_names:
+        row = scan.steps[step]
+        if "xi_1" in row:
+            blocks = torch.arange(1, scan.depth + 1)
+            ax.plot(blocks, (row["xi_1"] / row["xi_2"]).log(), marker=".", ms=3, lw=1, label=step)
+    ax.axhline(0, color="0.6", lw=0.8)
+
+
+def _heads(ax: Any, scan: Scan) -> None:
+    ax.set(title=f"attention, mean over heads, {scan.title}", xlabel="block")
+    for name in ("delta", "lambda_2", "omega"):
+        if name in scan.heads:
+            ax.plot(
+                torch.arange(1, scan.depth + 1),
+                scan.heads[name].nanmean(-1),
+                marker=".",
+                ms=3,
+                lw=1,
+                label=name,
+            )
+
+
+def picture(*scans: Scan, to: str | Path) -> Path:
+    """Draw and write; the whole file or none."""
+    path = Path(to)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name("part-" + path.name)
+    draw(*scans).savefig(part, dpi=140)
+    part.replace(path)
+    return path

@@ -1,0 +1,55 @@
+"""The rows that every table of a scan shows, in the terminal and in HTML alike."""
+
+import math
+
+from depthscope.reports.chart import sampled
+from depthscope.scans.record import Scan
+
+
+def header(scan: Scan) -> str:
+    """One line: what was scanned."""
+    norm = {"unknown": "norm placement unknown", "none": "no norms"}.get(scan.placement, f"{scan.placement}-norm")
+    if scan.placement.startswith("mixed"):
+        norm = f"norms {scan.placement}"
+    scale = f", residual x {scan.residual_scale:.3g}" if scan.residual_scale != 1 else ""
+    causal = {True: ", causal", False: ", not causal", None: ""}[scan.causal]
+    mode = "train" if scan.training else "eval"
+    return (
+        f"{scan.depth} blocks {scan.blocks} ({norm}{scale}{causal}), {scan.samples} x {scan.tokens} tokens of width "
+        f"{scan.width}, {scan.dtype}, {mode}"
+    )
+
+
+def table(scan: Scan, most: int = 13) -> tuple[list[str], list[list[str]]]:
+    """Column names and cells, a few blocks from the first to the last."""
+    columns: dict[str, list[float]] = {
+        "t_sim": scan.states["t_sim"].tolist(),
+        "t_div": scan.states["t_div"].tolist(),
+    }
+    if "t_cos" in scan.states:
+        columns["t_cos"] = scan.states["t_cos"].tolist()
+    for step in scan.step_names:
+        row = scan.steps[step]
+        if "xi_1" in row and not step.endswith("_norm"):
+            columns[f"x {step}"] = [math.nan, *(row["xi_1"] / row["xi_2"]).tolist()]
+    for name in ("delta", "lambda_2", "omega", "attention_entropy"):
+        if name in scan.heads:
+            columns[name.removeprefix("attention_")] = [math.nan, *scan.heads[name].nanmean(-1).tolist()]
+    if "gradient_norm" in scan.gradients:
+        columns["gradient"] = [math.nan, *scan.gradients["gradient_norm"].tolist()]
+    cells = [[str(i), *(_cell(values[i], i) for values in columns.values())] for i in sampled(scan.depth + 1, most)]
+    return ["block", *columns], cells
+
+
+def _cell(value: float, block: int) -> str:
+    if math.isnan(value):
+        return "" if block == 0 else "nan"
+    if value == 0 or 1e-3 <= abs(value) < 1e4:
+        return f"{value:.3f}"
+    return f"{value:.1e}"
+
+
+LEGEND = (
+    "t_sim: share of the signal that all tokens have in common (1 = all alike); t_div = 1 - t_sim; x attention, x ffn: "
+    "how much that step multiplies t_sim / t_div; delta, lambda_2, omega: how attention mixes (0 = averages all tokens)."
+)

@@ -1,0 +1,1 @@
+"""Measure while a model runs, and the record of what was measured."""

@@ -1,0 +1,149 @@
+"""Readings of one or more batches become one Scan: means over samples, and notes on what a reader should know."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from depthscope.errors import UsageError
+from depthscope.scans.reading import WHOLE, Reading, stacked
+from depthscope.scans.record import Scan
+from depthscope.traces.steps import placement_of
+
+UNCONVERGED = 1e-2  # a relative residual above this is said aloud
+LEAKING = 1e-3  # so is attention to padding above this share
+
+
+def assemble(model: nn.Module, readings: list[Reading]) -> Scan:
+    """The mean over all samples of all batches, which must agree in depth and heads."""
+    first = readings[0]
+    depths = sorted({r.depth for r in readings})
+    if len(depths) > 1:
+        raise UsageError(
+            f"scan: every batch must run through the same blocks; got depths {depths}. Scan them one by one."
+        )
+    states, spread = _states(readings)
+    heads, causal, residuals = _heads(readings)
+    source = first.blocks[0].source
+    placement = placement_of(first.anatomies)
+    notes = list(dict.fromkeys(note for r in readings for note in r.notes))
+    notes += _attention_notes(readings, residuals)
+    if readings[0].without_dropout is not None:
+        notes.append("dropout was on: its noise counts as diversity, so the verdict rests on a second run without it")
+    if first.gradients and len({b.name for b in first.blocks}) < first.depth:
+        notes.append("blocks share their weights: each gradient norm is that of all of them together")
+    return Scan(
+        model=type(model).__name__,
+        depth=first.depth,
+        tokens=source.shape[source.axis or 0],
+        width=source.shape[-1],
+        samples=sum(r.samples for r in readings),
+        dtype=source.dtype,
+        training=model.training,
+        blocks=first.pattern,
+        block_names=[b.name for b in first.blocks],
+        placement=placement,
+        residual_scale=max((a.scale for a in first.anatomies), default=1.0),
+        causal=causal,
+        token_axis=source.axis or 0,
+        states=states,
+        spread=spread,
+        steps=_steps(readings),
+        heads=heads,
+        final_norm=_final_norm(readings),
+        gradients=_gradients(readings),
+        residuals=residuals,
+        without_dropout=_without_dropout(readings),
+        remedies=_remedies(model),
+        broken=next((r.first_broken() for r in readings if r.first_broken() is not None), None),
+        notes=notes,
+    )
+
+
+def _states(readings: list[Reading]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    states, spread = {}, {}
+    for name in readings[0].states()[0].values:
+        values = torch.cat([r.values(name) for r in readings], dim=-1).cpu()
+        states[name] = values.mean(-1)
+        spread[name] = values.std(-1, correction=0)
+    return states, spread
+
+
+def _steps(readings: list[Reading]) -> dict[str, dict[str, Tensor]]:
+    steps: dict[str, dict[str, Tensor]] = {}
+    names = list(dict.fromkeys(n for r in readings for n in (WHOLE, *r.step_names())))
+    for name in names:
+        rows = [r.moves(name) for r in readings]
+        quantities = next(row for blocks in rows for row in blocks if row)
+        steps[name] = {}
+        for quantity in quantities:
+            parts = [
+                stacked([row.get(quantity) for row in blocks], r.samples)
+                for r, blocks in zip(readings, rows, strict=True)
+            ]
+            steps[name][quantity] = torch.cat(parts, dim=-1).mean(-1)
+    return steps
+
+
+def _heads(readings: list[Reading]) -> tuple[dict[str, Tensor], bool | None, dict[str, float]]:
+    rows = [r.attentions() for r in readings]
+    found = [a for row in rows for a in row if a is not None]
+    if not found:
+        return {}, None, {}
+    most = max(next(iter(a.values.values())).shape[-1] for a in found)
+    heads = {}
+    for name in found[0].values:
+        per_block = []
+        for i in range(len(rows[0])):
+            values = [a.values[name].double().cpu() for a in (row[i] for row in rows) if a is not None]
+            mean = torch.cat(values).mean(0) if values else torch.full((most,), math.nan, dtype=torch.float64)
+            per_block.append(torch.nn.functional.pad(mean, (0, most - len(mean)), value=math.nan))
+        heads[name] = torch.stack(per_block)
+    verdicts = {a.causal for a in found}
+    residuals: dict[str, float] = {}
+    for a in found:
+        for name, value in a.residuals.items():
+            residuals[name] = max(residuals.get(name, 0.0), value)
+    return heads, verdicts.pop() if len(verdicts) == 1 else None, residuals
+
+
+def _attention_notes(readings: list[Reading], residuals: dict[str, float]) -> list[str]:
+    found = [a for r in readings for a in r.attentions() if a is not None]
+    notes = [
+        f"{name} is known to {value:.0%} only in some head: the iteration stopped before it converged"
+        for name, value in residuals.items()
+        if value > UNCONVERGED
+    ]
+    leak = max((a.leak for a in found), default=0.0)
+    if leak > LEAKING:
+        notes.append(f"attention gives up to {leak:.0%} of its weight to padding: the model was not given the mask")
+    missing = sum(a is None for a in readings[0].attentions())
+    if found and missing:
+        notes.append(f"{missing} of {readings[0].depth} blocks have no self-attention that could be seen")
+    return notes
+
+
+def _final_norm(readings: list[Reading]) -> dict[str, float]:
+    if any(r.ending is None for r in readings):
+        return {}
+    numbers = [r.ending.result.numbers for r in readings]  # type: ignore[union-attr]
+    return {name: float(torch.cat([n.values[name] for n in numbers]).mean()) for name in numbers[0].values}
+
+
+def _gradients(readings: list[Reading]) -> dict[str, Tensor]:
+    if not readings[0].gradients:
+        return {}
+    weights = torch.tensor([[r.weight_gradient(i) for i in range(r.depth)] for r in readings], dtype=torch.float64)
+    tokens = torch.tensor([[s.gradient for s in r.states()] for r in readings], dtype=torch.float64)
+    return {"gradient_norm": weights.mean(0), "token_gradient_norm": tokens.mean(0)}
+
+
+def _without_dropout(readings: list[Reading]) -> Tensor | None:
+    rows = [torch.stack(r.without_dropout) for r in readings if r.without_dropout is not None]
+    return torch.cat(rows, dim=-1).mean(-1).cpu() if rows else None
+
+
+def _remedies(model: nn.Module) -> list[str]:
+    """The remedies that fix_ has put into the model, read off its hooks."""
+    hooks = [h for m in model.modules() for h in (*m._forward_hooks.values(), *m._forward_pre_hooks.values())]
+    return list(dict.fromkeys(h.depthscope_remedy for h in hooks if hasattr(h, "depthscope_remedy")))

@@ -1,0 +1,132 @@
+"""Numbers of one state and of one attention, taken the moment they are seen."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from depthscope._registry import MetricFacts
+from depthscope.errors import ShapeError
+from depthscope.metrics._energies import Energies, energies
+from depthscope.metrics._pattern import pattern_of
+from depthscope.traces.attention import AttentionSeen
+
+SKETCH = 128  # channels that stand for all of a wide X when mu_2 is measured
+
+
+@dataclass(eq=False)
+class StateNumbers:
+    """Per sample: the two energies always, the state metrics at the ends of blocks; the gradient when it is followed."""
+
+    energies: Energies
+    masked: bool
+    values: dict[str, Tensor] = field(default_factory=dict)
+    whole: bool = False
+    followed: bool = False
+    gradient: float = math.nan
+
+    def take_gradient(self, gradient: Tensor) -> None:
+        self.gradient = float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
+
+    @property
+    def finite(self) -> bool:
+        return bool(self.energies.total.isfinite().all())
+
+
+class StateReader:
+    """Measures tokens (..., n, d): energies in passing, all asked-for state metrics at the end of a block."""
+
+    def __init__(self, metrics: list[Any], mask: Tensor | None) -> None:
+        self.metrics, self.mask = metrics, mask
+
+    def __call__(self, tokens: Tensor, numbers: StateNumbers | None, whole: bool) -> StateNumbers:
+        if tokens.shape[-2] < 2:
+            raise ShapeError(
+                f"scan: every sequence must have at least two tokens; got states of shape {tuple(tokens.shape)}. "
+                "Similarity compares tokens: give longer inputs."
+            )
+        mask = self.mask.to(tokens.device) if self.mask is not None and self.mask.shape == tokens.shape[:-1] else None
+        if numbers is None:
+            numbers = StateNumbers(energies(tokens, mask, where="scan"), mask is not None)
+        if whole and not numbers.whole:
+            numbers.whole = True
+            for function in self.metrics:
+                facts: MetricFacts = function.facts
+                value = facts.formula(numbers.energies) if facts.formula else function(tokens, mask=mask)
+                numbers.values[facts.name] = value.flatten()
+        return numbers
+
+
+@dataclass(eq=False)
+class AttentionNumbers:
+    """Per sample and head (B, h): the attention metrics; the largest residual of each that was iterated."""
+
+    values: dict[str, Tensor]
+    residuals: dict[str, float]
+    causal: bool | None
+    leak: float
+
+
+class AttentionReader:
+    """Measures one attention, a few heads at a time, so that P is made once for all metrics and soon forgotten."""
+
+    def __init__(self, metrics: list[Any], mask: Tensor | None) -> None:
+        self.metrics, self.mask = metrics, mask
+        self.sketches: dict[int, Tensor] = {}
+
+    def __call__(self, seen: AttentionSeen, X: Tensor | None) -> AttentionNumbers | None:
+        if not self.metrics:
+            return None
+        front = (seen.P if seen.P is not None else seen.q).shape  # type: ignore[union-attr]
+        fits = self.mask is not None and tuple(self.mask.shape) == (front[0], seen.queries)
+        pattern, batch = pattern_of(
+            seen.P,
+            q=seen.q,
+            k=seen.k,
+            scale=seen.scale,
+            bias=seen.bias,
+            causal=seen.causal,
+            mask=self.mask if fits else None,
+            where="scan",
+            trusted=True,
+        )
+        columns: dict[str, list[Tensor]] = {}
+        residuals: dict[str, float] = {}
+        causal, leak = True, 0.0
+        for part in pattern.parts():
+            for function in self.metrics:
+                self._read(function.facts, part, X, columns, residuals)
+            causal = causal and part.is_triangular()
+            leak = max(leak, part.leak)
+        values = {name: torch.cat(parts).reshape(batch) for name, parts in columns.items()}
+        return AttentionNumbers(values, residuals, causal, leak)
+
+    def _read(self, facts: MetricFacts, part: Any, X: Tensor | None, columns: dict, residuals: dict) -> None:
+        assert facts.formula is not None  # every attention metric has one
+        if "X" not in facts.takes:
+            found = facts.formula(part)
+        elif X is None:
+            found = tuple(torch.full((part.size,), math.nan, dtype=torch.float64) for _ in facts.parts)
+        elif facts.name == "mu":
+            found = facts.formula(part, X, self._sketch(X))
+        else:
+            found = facts.formula(part, X)
+        if facts.estimated:
+            found, residual = found
+            relative = residual / found.clamp_min(1e-12)
+            residuals[facts.name] = max(residuals.get(facts.name, 0.0), float(relative.nan_to_num(0.0).max()))
+        parts = found if isinstance(found, tuple) else (found,)
+        for name, value in zip(facts.parts, parts, strict=True):
+            columns.setdefault(name, []).append(value)
+
+    def _sketch(self, X: Tensor) -> Tensor | None:
+        """Random orthonormal channels (d, SKETCH) for a wide X, the same in every block; None when X is narrow."""
+        d = X.shape[-1]
+        if d <= 2 * SKETCH:
+            return None
+        if d not in self.sketches:
+            G = torch.randn(d, SKETCH, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+            self.sketches[d] = torch.linalg.qr(G).Q.to(X.device)
+        return self.sketches[d]

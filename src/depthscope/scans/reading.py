@@ -1,0 +1,137 @@
+"""What one batch gave: per sample values for every state, step and head, before they are averaged."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from depthscope.errors import MaskError
+from depthscope.metrics._energies import Energies
+from depthscope.scans.readers import AttentionNumbers, StateNumbers
+from depthscope.traces.blocks import Found
+from depthscope.traces.log import Attention, Call, Log, State
+from depthscope.traces.steps import Anatomy
+
+WHOLE = "block"  # the step that is the whole block
+
+
+class Reading:
+    """One batch's log, read as blocks, steps and heads."""
+
+    def __init__(
+        self,
+        log: Log,
+        found: Found,
+        anatomies: list[Anatomy],
+        ending: Call | None,
+        mask: Tensor | None,
+        gradients: dict[str, float],
+        step_metrics: list[Any],
+    ) -> None:
+        self.log, self.blocks, self.pattern = log, found.blocks, found.pattern
+        self.anatomies, self.ending, self.gradients = anatomies, ending, gradients
+        self.step_metrics = step_metrics
+        self.notes = list(found.notes)
+        self.without_dropout: list[Tensor] | None = None
+        if mask is not None and not self.blocks[0].source.numbers.masked:
+            shape = tuple(self.blocks[0].source.shape)
+            raise MaskError(
+                f"scan: mask must have one entry for each token; got {tuple(mask.shape)} for states {shape}. "
+                "Give 1 for a token and 0 for padding, batch first."
+            )
+        self._note_gaps()
+
+    def _note_gaps(self) -> None:
+        gaps = [i for i in range(1, self.depth) if self.blocks[i].source is not self.blocks[i - 1].result]
+        if gaps:
+            self.notes.append(
+                f"something happens between blocks: the input of block {gaps[0] + 1} is not the output of block {gaps[0]}"
+            )
+        if self.log.frames.assumed:
+            self.notes.append("no attention was seen, so the last axis but one was taken for the tokens")
+        if not all(a.steps for a in self.anatomies):
+            self.notes.append(
+                "the residual stream inside the blocks could not be followed: no steps, no norm placement"
+            )
+
+    @property
+    def depth(self) -> int:
+        return len(self.blocks)
+
+    def states(self) -> list[StateNumbers]:
+        """The numbers at the input of block 1 and after every block."""
+        return [self.blocks[0].source.numbers, *(b.result.numbers for b in self.blocks)]
+
+    @property
+    def samples(self) -> int:
+        return self.blocks[0].source.numbers.energies.common.numel()
+
+    def values(self, name: str) -> Tensor:
+        """A state metric, (depth + 1, samples)."""
+        return torch.stack([self._fold(s.values[name]) for s in self.states()])
+
+    def _fold(self, values: Tensor) -> Tensor:
+        """One value a sample: streams that were folded into the batch are averaged."""
+        return values.reshape(self.samples, -1).mean(-1)
+
+    def step_names(self) -> list[str]:
+        names: dict[str, None] = {}
+        for anatomy in self.anatomies:
+            names |= dict.fromkeys(step.name for step in anatomy.steps)
+        return list(names)
+
+    def moves(self, name: str) -> list[dict[str, Tensor]]:
+        """For each block, the step metrics of one step (or of the whole block), per sample; NaN where it is missing."""
+        rows = []
+        for block, anatomy in zip(self.blocks, self.anatomies, strict=True):
+            if name == WHOLE:
+                rows.append(self._move(block.source, block.result, 0.0))
+                continue
+            step = next((s for s in anatomy.steps if s.name == name), None)
+            rows.append(self._move(step.source, step.result, step.bias) if step else {})
+        return rows
+
+    def _move(self, source: State, result: State, bias: float) -> dict[str, Tensor]:
+        before, after = (Energies(*(self._fold(e) for e in s.numbers.energies)) for s in (source, result))
+        row = {"t_sim": after.common / after.total, "t_div": after.centred / after.total}
+        tokens = source.shape[source.axis] if source.axis is not None else math.nan
+        row["bias_share"] = tokens * bias / after.common  # of the common part after the step
+        for function in self.step_metrics:
+            found = function.facts.formula(before, after)
+            parts = found if isinstance(found, tuple) else (found,)
+            row |= dict(zip(function.facts.parts, parts, strict=True))
+        return {key: value.flatten() for key, value in row.items()}
+
+    def attentions(self) -> list[AttentionNumbers | None]:
+        """The first self-attention of each block, None where it has none."""
+        return [a.numbers if a is not None else None for a in map(self._attention, range(self.depth))]
+
+    def _attention(self, i: int) -> Attention | None:
+        inside = [a for a in self.log.attentions if self.blocks[i].holds(a.order)]
+        if len(inside) > 1 and i == 0:
+            self.notes.append(f"{len(inside)} self-attentions in one block: the first is reported")
+        return inside[0] if inside else None
+
+    def first_broken(self) -> tuple[int, str] | None:
+        """Block (0 is the input) and step where a NaN or infinity first appears."""
+        if not self.blocks[0].source.numbers.finite:
+            return 0, "input"
+        for i, (block, anatomy) in enumerate(zip(self.blocks, self.anatomies, strict=True), start=1):
+            for step in anatomy.steps:
+                if not step.result.numbers.finite:
+                    return i, step.name
+            if not block.result.numbers.finite:
+                return i, WHOLE
+        return None
+
+    def weight_gradient(self, i: int) -> float:
+        """Norm of the loss gradient with respect to all weights of block i."""
+        inside = tuple(path + "." for path in self.blocks[i].paths)
+        return math.sqrt(sum(v for name, v in self.gradients.items() if name.startswith(inside)))
+
+
+def stacked(rows: list[Tensor | None], samples: int) -> Tensor:
+    """Per sample values of every row, (rows, samples), NaN where a row is missing."""
+    missing = torch.full((samples,), math.nan, dtype=torch.float64)
+    return torch.stack([missing if row is None else row.double().cpu() for row in rows])

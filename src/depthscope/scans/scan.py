@@ -1,0 +1,169 @@
+"""ds.scan: one forward pass in, a Scan of what happens to the tokens from block to block out."""
+
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from depthscope._registry import TABLES, lookup
+from depthscope.errors import DepthscopeError, ForwardError, UsageError
+from depthscope.scans.assemble import assemble
+from depthscope.scans.readers import AttentionReader, StateReader
+from depthscope.scans.reading import Reading
+from depthscope.scans.record import Scan
+from depthscope.traces.blocks import candidates, find_blocks
+from depthscope.traces.inputs import Batch, batches
+from depthscope.traces.square import token_axis_of_square
+from depthscope.traces.steps import dissect, final_norm
+from depthscope.traces.tokens import Frames
+from depthscope.traces.untouched import untouched
+from depthscope.traces.watch import Watch
+
+
+def scan(
+    model: nn.Module,
+    inputs: Any,
+    *,
+    metrics: Iterable[str] | None = None,
+    mask: Any = None,
+    blocks: str | Iterable[str] | None = None,
+    attention: bool = True,
+    gradients: Callable[[Any], Tensor] | None = None,
+    on_block: Callable[[int], None] | None = None,
+) -> Scan:
+    """Measure how alike the tokens are after every block of a model, and what makes them so.
+
+    inputs: a tensor, a tuple (positional arguments), a mapping (keyword arguments), or an iterable of those (averaged).
+    metrics: names from ds.metrics; by default all that are fast. mask (B, n): 1 for tokens, 0 for padding; by default
+    the attention_mask among the inputs. blocks: a pattern such as "encoder.layers.*" where the finder should not
+    choose. attention=False leaves the heads out. gradients: a function of the model's output that returns a scalar
+    loss; adds gradient norms. on_block is called with the number of blocks seen so far.
+
+    The model runs as it is (train or eval) and is left as it was.
+    """
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"scan: model must be a torch.nn.Module; got {type(model).__name__}. Pass the model itself.")
+    model = getattr(model, "_orig_mod", model)  # torch.compile wraps the module: look inside
+    chosen = chosen_metrics(metrics, attention=attention)
+    readings = []
+    for batch in batches(inputs, mask):
+        settings = Settings(
+            chosen,
+            blocks if blocks is None or isinstance(blocks, str) else list(blocks),
+            attention,
+            gradients,
+            on_block,
+        )
+        readings.append(settings.read(model, batch))
+    return assemble(model, readings)
+
+
+def chosen_metrics(names: Iterable[str] | None, *, attention: bool) -> list[Any]:
+    """The metric functions to measure; an unknown name is an error with the nearest one."""
+    if isinstance(names, str):
+        names = [names]
+    functions = (
+        [f for f in TABLES["metric"].values() if f.facts.default]
+        if names is None
+        else [lookup("metric", n) for n in names]
+    )
+    for function in functions:
+        if "Y" in function.facts.takes and "P" in function.facts.takes:
+            raise UsageError(
+                f"scan: {function.facts.name} needs the law of the weights, which no scan can see; "
+                f"call ds.metrics.{function.facts.name}(X, Y, P, alpha=, sigma=) on a reference model."
+            )
+    always = [lookup("metric", name) for name in ("t_sim", "t_div")]  # the verdict rests on them
+    functions = list(dict.fromkeys([*always, *functions]))
+    return [f for f in functions if attention or f.facts.kind != "attention"]
+
+
+class Settings:
+    """What to measure in each batch."""
+
+    def __init__(self, metrics: list[Any], blocks: Any, attention: bool, gradients: Any, on_block: Any) -> None:
+        self.metrics, self.blocks, self.attention = metrics, blocks, attention
+        self.gradients, self.on_block = gradients, on_block
+
+    def of_kind(self, kind: str) -> list[Any]:
+        return [f for f in self.metrics if f.facts.kind == kind]
+
+    def read(self, model: nn.Module, batch: Batch) -> Reading:
+        """Everything about one batch; a second pass only where the first one cannot answer."""
+        reading = self._run(model, batch, Frames())
+        if any(reading.log.frames.is_ambiguous(b.source.shape) for b in reading.blocks):
+            axis = token_axis_of_square(
+                model, batch, lambda part: self._watched(model, part, Frames(), states=[], quiet=True)[0].log
+            )
+            if axis is None:
+                reading.notes.append("as many sequences as tokens: the first axis was taken for the batch")
+            elif axis != 1:
+                reading = self._run(model, batch, Frames(square_axis=axis))
+        if reading.log.dropout:
+            t_div = [lookup("metric", "t_div")]
+            quiet, _ = self._watched(model, batch, Frames(reading.log.frames.square_axis), states=t_div, quiet=True)
+            found = find_blocks(quiet.log, model, named=self.blocks is not None, need_attention=False)
+            reading.without_dropout = [
+                s.numbers.values["t_div"] for s in (found.blocks[0].source, *(b.result for b in found.blocks))
+            ]
+        return reading
+
+    def _run(self, model: nn.Module, batch: Batch, frames: Frames) -> Reading:
+        watch, gradients = self._watched(model, batch, frames, states=self.of_kind("state"), quiet=False)
+        found = find_blocks(watch.log, model, named=self.blocks is not None, need_attention=self.attention)
+        anatomies = [dissect(watch.log, block) for block in found.blocks]
+        ending = final_norm(watch.log, found.blocks[-1])
+        return Reading(watch.log, found, anatomies, ending, batch.mask, gradients, self.of_kind("step"))
+
+    def _watched(
+        self, model: nn.Module, batch: Batch, frames: Frames, *, states: list[Any], quiet: bool
+    ) -> tuple[Watch, dict[str, float]]:
+        """One forward pass under watch; quiet: dropout silenced, no heads, no gradients."""
+        heads = [] if quiet else self.of_kind("attention")
+        loss = None if quiet else self.gradients
+        watch = Watch(
+            model,
+            candidates(model, self.blocks),
+            StateReader(states, batch.mask),
+            AttentionReader(heads, batch.mask),
+            frames=frames,
+            silence_dropout=quiet,
+            on_call=None if quiet else self.on_block,
+        )
+        with ExitStack() as stack:
+            stack.enter_context(untouched(model))
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            stack.enter_context(torch.set_grad_enabled(loss is not None))
+            try:
+                with watch:
+                    output = model(*batch.args, **batch.kwargs)
+                return watch, weight_gradients(model, loss(output)) if loss is not None else {}
+            except DepthscopeError:
+                raise
+            except Exception as error:
+                raise ForwardError(
+                    f"scan: the model must run on these inputs; {type(model).__name__} raised {type(error).__name__}: {error}. "
+                    "Call the model yourself with the same inputs to see where."
+                ) from error
+
+
+def weight_gradients(model: nn.Module, loss: Tensor) -> dict[str, float]:
+    """Squared gradient norm of each parameter, by its path; .grad is not touched."""
+    if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
+        what = (
+            f"{tuple(loss.shape)}, requires_grad={loss.requires_grad}"
+            if isinstance(loss, Tensor)
+            else type(loss).__name__
+        )
+        raise UsageError(
+            f"scan: gradients must be a function of the model's output that returns a scalar loss with a gradient; got {what}. Try gradients=lambda out: out.last_hidden_state.square().mean()."
+        )
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    found = torch.autograd.grad(loss, [p for _, p in named], allow_unused=True)
+    return {
+        name: float(torch.linalg.vector_norm(g, dtype=torch.float64)) ** 2
+        for (name, _), g in zip(named, found, strict=True)
+        if g is not None
+    }

@@ -1,0 +1,234 @@
+"""Which of the modules that ran are the blocks: the repeated, token to token, attention holding steps of a model."""
+
+import fnmatch
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torch import nn
+
+from depthscope._registry import unknown
+from depthscope.errors import AttentionNotSeenError, BlocksNotFoundError
+from depthscope.traces.log import Call, Log, State
+from depthscope.traces.watch import is_norm
+
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One application of a block: its module path(s), its time in the log, the states at its ends."""
+
+    paths: tuple[str, ...]
+    start: int
+    end: int
+    source: State
+    result: State
+
+    @property
+    def name(self) -> str:
+        return " + ".join(self.paths)
+
+    def holds(self, order: int) -> bool:
+        return self.start <= order <= self.end
+
+
+@dataclass(frozen=True)
+class Found:
+    """The blocks in the order they ran, the pattern of their paths, and what a reader should know of the choice."""
+
+    pattern: str
+    blocks: list[Block]
+    notes: list[str]
+
+
+def template(path: str) -> str:
+    """encoder.layer.11 -> encoder.layer.*: modules that differ only in their numbers are one family."""
+    return _NUMBER.sub("*", path)
+
+
+def candidates(model: nn.Module, blocks: str | Iterable[str] | None) -> set[str]:
+    """Paths of the modules that may be blocks: numbered ones that hold weights, or those the user names."""
+    if blocks is not None:
+        return _chosen(model, [blocks] if isinstance(blocks, str) else list(blocks))
+    return {
+        path
+        for path, module in model.named_modules()
+        if _NUMBER.search(path.rpartition(".")[2])
+        and not is_norm(module)
+        and not isinstance(module, nn.ModuleList | nn.ModuleDict)
+        and (next(module.children(), None) is not None or _is_own_leaf(module))
+    }
+
+
+def _is_own_leaf(module: nn.Module) -> bool:
+    """A module without children that keeps bare parameters and is not one of torch's own layers."""
+    return not type(module).__module__.startswith("torch.nn") and any(p.ndim >= 2 for p in module.parameters())
+
+
+def _chosen(model: nn.Module, patterns: list[str]) -> set[str]:
+    paths = [path for path, _ in model.named_modules() if path]
+    chosen: set[str] = set()
+    for pattern in patterns:
+        # a star stands for one name of the path, so that "layers.*" means the layers and not what is in them
+        matches = [p for p in paths if p.count(".") == pattern.count(".") and fnmatch.fnmatchcase(p, pattern)]
+        if not matches:
+            raise BlocksNotFoundError(
+                f"scan: blocks={pattern!r} must match modules of the model; "
+                + unknown("module", pattern, {template(p) for p in paths}).replace("is called", "matches")
+            )
+        chosen.update(matches)
+    return chosen
+
+
+def blocks_by_name(model: nn.Module, blocks: str | Iterable[str] | None) -> list[str]:
+    """The blocks of a model that has not run: the outermost numbered family of one class with most members."""
+    if blocks is not None:
+        return sorted(candidates(model, blocks), key=_natural)
+    families: dict[str, list[str]] = {}
+    for path in sorted(candidates(model, None), key=_natural):
+        families.setdefault(template(path), []).append(path)
+    alike = {key: paths for key, paths in families.items() if len({type(model.get_submodule(p)) for p in paths}) == 1}
+    outer = [k for k in alike if not any(k != other and k.startswith(other + ".") for other in alike)]
+    if not outer:
+        raise BlocksNotFoundError(_none_found(Log(), model))
+    return alike[max(outer, key=lambda k: len(alike[k]))]
+
+
+def _natural(path: str) -> list[tuple[int, str]]:
+    """layers.2 before layers.10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in path.split(".")]
+
+
+def find_blocks(log: Log, model: nn.Module, *, named: bool, need_attention: bool) -> Found:
+    """Choose the family with most attention, the outermost among equals; pair halves that come as separate entries."""
+    families: dict[str, list[Block]] = {}
+    for call in sorted(log.calls, key=lambda c: c.entered):
+        if _measured(call) and call.source.shape == call.result.shape:  # type: ignore[union-attr]
+            key = "blocks" if named else template(call.path)
+            block = Block((call.path,), call.entered, call.left, call.source, call.result)  # type: ignore[arg-type]
+            families.setdefault(key, []).append(block)
+    for key, entries in ({} if named else _uncalled(log, model)).items():
+        families[key] = entries
+    families = {key: _outermost(blocks) for key, blocks in families.items()}
+    if not families:
+        raise BlocksNotFoundError(_none_found(log, model))
+
+    def attention_count(key: str) -> int:
+        return sum(_has_attention(log, block) for block in families[key])
+
+    ranked = sorted(families, key=lambda k: (-attention_count(k), k.count("."), -len(families[k])))
+    best = ranked[0]
+    if need_attention and attention_count(best) == 0:
+        raise AttentionNotSeenError(_no_attention(log, best, families[best]))
+    blocks = _paired(log, families[best])
+    notes = _others(log, best, families, ranked)
+    if len(blocks) < len(families[best]):
+        notes.append(f"{best}: attention and feed-forward come as separate entries; each pair is one block")
+    pattern = template(families[best][0].paths[0]) if named else best
+    return Found(pattern, blocks, notes)
+
+
+def _measured(call: Call) -> bool:
+    return (
+        call.result is not None
+        and call.source is not None
+        and call.result.numbers is not None
+        and call.source.numbers is not None
+    )
+
+
+def _has_attention(log: Log, block: Block) -> bool:
+    return any(block.holds(a.order) for a in log.attentions)
+
+
+def _outermost(blocks: list[Block]) -> list[Block]:
+    """Drop calls that run inside another call of the same family."""
+    kept: list[Block] = []
+    for block in blocks:
+        if not kept or block.start > kept[-1].end:
+            kept.append(block)
+    return kept
+
+
+def _uncalled(log: Log, model: nn.Module) -> dict[str, list[Block]]:
+    """Entries of a list that are lists themselves: they are never called, but what is in them is.
+
+    The state after an entry is the last token tensor that anything under it returned.
+    """
+    entries = [
+        p for p, m in model.named_modules() if isinstance(m, nn.ModuleList) and _NUMBER.search(p.rpartition(".")[2])
+    ]
+    families: dict[str, list[Block]] = {}
+    for path in entries:
+        inside = path + "."
+        calls = [c for c in (*log.calls, *log.norms) if c.path.startswith(inside) and _measured(c)]
+        if not calls:
+            continue
+        first = min(calls, key=lambda c: c.entered)
+        adds = [a.result for a in log.adds if a.path.startswith(inside) and a.result.numbers is not None]
+        results = [*(c.result for c in calls), *adds]
+        width = first.source.shape[1:]  # type: ignore[union-attr]
+        last = max((s for s in results if s is not None and s.shape[1:] == width), key=lambda s: s.order)
+        end = max([c.left for c in calls] + [s.order for s in adds])
+        families.setdefault(template(path), []).append(Block((path,), first.entered, end, first.source, last))  # type: ignore[arg-type]
+    return {key: sorted(blocks, key=lambda b: b.start) for key, blocks in families.items()}
+
+
+def _paired(log: Log, entries: list[Block]) -> list[Block]:
+    """Join an entry that is attention alone with the entries without attention that follow it."""
+    attends = [_has_attention(log, e) for e in entries]
+    halves = any(attends) and not all(attends)
+    if not halves or not all(_is_attention_alone(log, e) for e, a in zip(entries, attends, strict=True) if a):
+        return entries
+    groups: list[list[Block]] = []
+    for i, entry in enumerate(entries):
+        starts = attends[i] and (i == 0 or not attends[i - 1])
+        if starts or not groups:
+            groups.append([])
+        groups[-1].append(entry)
+    return [
+        Block(tuple(p for e in g for p in e.paths), g[0].start, g[-1].end, g[0].source, g[-1].result) for g in groups
+    ]
+
+
+def _is_attention_alone(log: Log, entry: Block) -> bool:
+    """After its attention the entry uses at most one more matrix: the output projection."""
+    last = max(a.order for a in log.attentions if entry.holds(a.order))
+    return sum(entry.holds(order) and order > last for order, _ in log.weights) <= 1
+
+
+def _others(log: Log, best: str, families: dict[str, list[Block]], ranked: list[str]) -> list[str]:
+    """Attention holding families outside the chosen one, which the user may have meant."""
+    notes = []
+    chosen = families[best]
+    for key in ranked[1:]:
+        outside = [b for b in families[key] if not any(c.start <= b.start and b.end <= c.end for c in chosen)]
+        around = any(b.start <= chosen[0].start and chosen[-1].end <= b.end for b in outside)
+        if outside and not around and any(_has_attention(log, b) for b in outside):
+            notes.append(f'{best} was measured; {key} holds attention too: pass blocks="{key}" to measure it')
+    return notes
+
+
+def _none_found(log: Log, model: nn.Module) -> str:
+    seen = sorted({template(p) for p, m in model.named_modules() if p and next(m.children(), None) is not None})
+    repeated = [path for path, count in log.repeats.items() if count > 1 and path]
+    if repeated:
+        hint = f'{repeated[0]} was called {log.repeats[repeated[0]]} times: pass blocks="{repeated[0]}".'
+    else:
+        hint = 'Name them, for example blocks="encoder.layers.*", and give inputs with a batch axis, (B, n, d) inside.'
+    return (
+        "scan: a model must have repeated blocks that take tokens (B, n, d) and return the same shape; none was seen "
+        f"in {type(model).__name__}. Modules with children: {', '.join(seen[:12]) or 'none'}. {hint}"
+    )
+
+
+def _no_attention(log: Log, pattern: str, blocks: list[Block]) -> str:
+    other = (
+        f" ({log.other_attention} calls between sequences or inside windows were seen)" if log.other_attention else ""
+    )
+    return (
+        f"scan: self-attention must pass through scaled_dot_product_attention or a softmax of shape (n, n) to be seen; "
+        f"none was in {pattern} ({len(blocks)} blocks){other}. Pass attention=False to measure the states alone, or "
+        'load the model with attn_implementation="eager".'
+    )

@@ -1,0 +1,86 @@
+"""What a user may hand to a model, made uniform: batches of arguments and their padding masks."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from depthscope.errors import MaskError, UsageError
+
+PADDING_NAMES = {
+    "attention_mask": True,
+    "mask": True,
+    "src_key_padding_mask": False,
+}  # name: does True mean "token"?
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Arguments of one forward pass and mask (B, n), True where a token counts, or None."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    mask: Tensor | None
+
+
+def batches(inputs: Any, mask: Any = None) -> Iterator[Batch]:
+    """One Batch for a tensor, a tuple (positional), a mapping (keywords); one for each item of another iterable."""
+    if isinstance(inputs, Tensor | tuple | Mapping):
+        if mask is not None and not isinstance(mask, Tensor):
+            raise MaskError(
+                f"scan: for one batch mask must be a tensor (B, n); got {type(mask).__name__}. "
+                "Give 1 for a token and 0 for padding."
+            )
+        yield _batch(inputs, mask)
+        return
+    if not isinstance(inputs, Iterable) or isinstance(inputs, str | bytes):
+        raise UsageError(
+            "scan: inputs must be a tensor, a tuple of positional arguments, a mapping of keyword arguments or an "
+            f"iterable of those; got {type(inputs).__name__}. Call your tokenizer first if this is text."
+        )
+    if mask is not None and (isinstance(mask, Tensor) or not isinstance(mask, Iterable)):
+        raise MaskError(
+            "scan: inputs is an iterable of batches, so mask must be an iterable of masks; got one mask. Give one for each batch."
+        )
+    masks = iter(mask) if mask is not None else None
+    count = 0
+    for item in inputs:
+        if not isinstance(item, Tensor | tuple | list | Mapping):
+            raise UsageError(
+                f"scan: every batch must be a tensor, a tuple or a mapping; batch {count} is {type(item).__name__}. "
+                "Wrap your batches so that they can be passed to the model."
+            )
+        own = None
+        if masks is not None:
+            own = next(masks, None)
+            if own is None:
+                raise MaskError(
+                    f"scan: there must be one mask for each batch; the masks ended at batch {count}. Give more."
+                )
+        yield _batch(tuple(item) if isinstance(item, list) else item, own)
+        count += 1
+    if count == 0:
+        raise UsageError("scan: inputs must hold at least one batch; got an empty iterable. Is the generator used up?")
+
+
+def _batch(item: Tensor | tuple | Mapping, mask: Tensor | None) -> Batch:
+    kwargs = dict(item) if isinstance(item, Mapping) else {}
+    args: tuple = (item,) if isinstance(item, Tensor) else () if isinstance(item, Mapping) else tuple(item)
+    return Batch(args, kwargs, mask if mask is not None else padding_in(kwargs))
+
+
+def padding_in(kwargs: dict[str, Any]) -> Tensor | None:
+    """The padding mask among keyword arguments, as True for tokens."""
+    for name, token_is_true in PADDING_NAMES.items():
+        value = kwargs.get(name)
+        if isinstance(value, Tensor) and value.ndim == 2 and value.shape[0] != value.shape[1]:
+            return _as_tokens(value, token_is_true)
+        if isinstance(value, Tensor) and value.ndim == 2 and name != "mask":  # a square "mask" may be a score mask
+            return _as_tokens(value, token_is_true)
+    return None
+
+
+def _as_tokens(value: Tensor, token_is_true: bool) -> Tensor:
+    keep = value > 0.5 if value.is_floating_point() else value.bool()
+    return keep if token_is_true else ~keep

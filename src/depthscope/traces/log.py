@@ -1,0 +1,65 @@
+"""The records that one watched forward pass leaves behind: numbers and order, no activations."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from depthscope.traces.tokens import Frames
+
+
+@dataclass(eq=False)
+class State:
+    """One token tensor that was seen: who made it, its shape and what was measured on it."""
+
+    path: str
+    order: int
+    shape: tuple[int, ...]
+    dtype: str
+    axis: int | None = None
+    numbers: Any = None
+
+
+@dataclass(eq=False)
+class Call:
+    """One call of a module: clock times of entering and leaving, the states that went in and came out."""
+
+    path: str
+    entered: int
+    left: int = -1
+    source: State | None = None
+    result: State | None = None
+
+
+@dataclass(eq=False)
+class Add:
+    """A sum of two token tensors of which at least one was known; operands as (state or None, scale)."""
+
+    path: str
+    order: int
+    operands: list[tuple[State | None, float]]
+    result: State
+    bias: float = 0.0  # |b|^2 of the bias that was added last before this sum
+
+
+@dataclass(eq=False)
+class Attention:
+    """One self-attention: its place in the log and the numbers of its heads."""
+
+    path: str
+    order: int
+    tokens: int
+    numbers: Any
+
+
+@dataclass
+class Log:
+    """All that one forward pass left behind, in the order of a clock that ticks at every event."""
+
+    calls: list[Call] = field(default_factory=list)  # of modules that may be blocks, tokens in and out
+    norms: list[Call] = field(default_factory=list)
+    adds: list[Add] = field(default_factory=list)
+    attentions: list[Attention] = field(default_factory=list)
+    weights: list[tuple[int, str]] = field(default_factory=list)  # calls of leaves that hold a matrix
+    repeats: dict[str, int] = field(default_factory=dict)  # how often each module with children was called
+    frames: Frames = field(default_factory=Frames)
+    other_attention: int = 0  # attention between sequences, or inside windows
+    dropout: bool = False

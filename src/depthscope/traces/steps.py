@@ -1,0 +1,137 @@
+"""What happens inside a block: its residual stream step by step, and where the norms sit.
+
+The stream starts at the block's input. A sum that has the stream (or a norm of it) as one operand moves it on; the other
+operand is a branch. This needs no names of modules: BERT, Llama, nn.TransformerEncoder and x-transformers read alike.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from depthscope.traces.blocks import Block
+from depthscope.traces.log import Add, Call, Log, State
+
+
+@dataclass(frozen=True)
+class Step:
+    """One move of the stream: "attention", "attention_norm", "ffn", "ffn_norm", ...; bias is |b|^2 of the branch."""
+
+    name: str
+    source: State
+    result: State
+    bias: float = 0.0
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """The steps of one block, the norm placement of each branch, and the factor on the residual."""
+
+    steps: list[Step]
+    placements: list[str]
+    scale: float
+
+
+def dissect(log: Log, block: Block) -> Anatomy:
+    """Follow the residual stream through one block; no steps when it cannot be followed to the block's output."""
+    adds = [a for a in log.adds if block.holds(a.order) and a.result.numbers is not None]
+    norms = [c for c in log.norms if block.start <= c.entered and c.left <= block.end and _measured(c)]
+    stream, placements, scales = block.source, [], []
+    steps: list[Step] = []
+    since = block.start
+    for add in adds:
+        operand = _operand(add, stream, norms)
+        if operand is None:
+            continue
+        kept, scale, branch = operand
+        name = _unused("attention" if _attends(log, since, add.order) else "ffn", steps)
+        if kept is not stream:
+            steps.append(Step(_norm_name(steps), stream, kept))
+        placements.append(_placement(kept, branch, add, norms))
+        steps.append(Step(name, kept, add.result, add.bias))
+        scales.append(scale)
+        stream, since = add.result, add.order
+    if block.result is not stream:
+        if not _is_norm_of(block.result, stream, norms):
+            return Anatomy([], [], 1.0)
+        steps.append(Step(_norm_name(steps), stream, block.result))
+    if len(placements) == 1 and steps[0].name == "attention" and _ffn_inside(log, block):
+        steps = [
+            Step("attention and ffn" if s.name == "attention" else s.name, s.source, s.result, s.bias) for s in steps
+        ]
+    posts = [_normed_after(s, steps) for s in steps if not s.name.endswith("_norm")]
+    placements = [_with_post(p, post) for p, post in zip(placements, posts, strict=True)]
+    return Anatomy(steps, placements, max(scales, default=1.0))
+
+
+def placement_of(anatomies: list[Anatomy]) -> str:
+    """One word for the whole model: post, pre, sandwich, branch, none; "mixed: ..." or "unknown"."""
+    counts = Counter(p for anatomy in anatomies for p in anatomy.placements)
+    if not counts or sum(bool(a.steps) for a in anatomies) < len(anatomies):
+        return "unknown"
+    if counts["none"] == 1 and anatomies[0].placements[0] == "none" and len(counts) == 2:
+        del counts["none"]  # the first branch may rely on the norm of the embeddings, as in ModernBERT
+    if len(counts) == 1:
+        return next(iter(counts))
+    return "mixed: " + ", ".join(f"{name} x {count}" for name, count in counts.most_common())
+
+
+def final_norm(log: Log, last: Block) -> Call | None:
+    """The norm that follows the last block, as GPT-2, Llama and ViT have it."""
+    for call in sorted(log.norms, key=lambda c: c.entered):
+        if call.entered > last.end and call.source is last.result and _measured(call):
+            return call
+    return None
+
+
+def _measured(call: Call) -> bool:
+    return call.source is not None and call.result is not None and call.result.numbers is not None
+
+
+def _operand(add: Add, stream: State, norms: list[Call]) -> tuple[State, float, State | None] | None:
+    """Which operand of a sum is the stream: (the state kept, its factor, the branch)."""
+    pairs = list(zip(add.operands, add.operands[::-1], strict=True))
+    for (state, scale), (branch, _) in pairs:
+        if state is stream:
+            return state, scale, branch
+    for (state, scale), (branch, _) in pairs:
+        if state is not None and _is_norm_of(state, stream, norms):
+            return state, scale, branch
+    return None
+
+
+def _is_norm_of(state: State, stream: State, norms: list[Call]) -> bool:
+    return any(c.source is stream and c.result is state for c in norms)
+
+
+def _attends(log: Log, start: int, end: int) -> bool:
+    return any(start < a.order < end for a in log.attentions)
+
+
+def _ffn_inside(log: Log, block: Block) -> bool:
+    last = max((a.order for a in log.attentions if block.holds(a.order)), default=block.end)
+    return sum(block.holds(order) and order > last for order, _ in log.weights) >= 3
+
+
+def _unused(name: str, steps: list[Step]) -> str:
+    count = sum(s.name.split("_")[0] == name and not s.name.endswith("_norm") for s in steps)
+    return name if count == 0 else f"{name}_{count + 1}"
+
+
+def _norm_name(steps: list[Step]) -> str:
+    before = [s.name for s in steps if not s.name.endswith("_norm")]
+    return f"{before[-1]}_norm" if before else "input_norm"
+
+
+def _placement(kept: State, branch: State | None, add: Add, norms: list[Call]) -> str:
+    before = any(c.source is kept and c.left < add.order for c in norms)
+    inside = branch is not None and any(c.result is branch and c.source is not kept for c in norms)
+    return {(True, True): "sandwich", (True, False): "pre", (False, True): "branch"}.get((before, inside), "none")
+
+
+def _normed_after(step: Step, steps: list[Step]) -> bool:
+    return any(s.source is step.result and s.name.endswith("_norm") for s in steps)
+
+
+def _with_post(placement: str, post: bool) -> str:
+    if not post:
+        return placement
+    return "post" if placement == "none" else f"{placement} and post"
