@@ -21,6 +21,7 @@ def check_tokens(X: Tensor, *, where: str, name: str = "X") -> None:
 def check_pair(X: Tensor, Y: Tensor, *, where: str) -> None:
     """Raise ShapeError unless X and Y are states of the same shape."""
     check_tokens(X, where=where)
+    check_tokens(Y, where=where, name="Y")
     if X.shape != Y.shape:
         raise ShapeError(
             f"{where}: X and Y must have the same shape, before and after one step; "
@@ -52,13 +53,14 @@ def check_mask(mask: Tensor, shape: tuple[int, ...], *, where: str) -> Tensor:
     return mask
 
 
-def check_stochastic(P: Tensor, *, where: str) -> None:
+def check_stochastic(P: Tensor, mask: Tensor | None = None, *, where: str) -> None:
     """Raise unless P is (..., n, m) with rows that are probabilities."""
     if not P.is_floating_point() or P.ndim < 2 or P.shape[-2] < 2:
         raise ShapeError(
             f"{where}: P must be floating point of shape (..., n, m) with n >= 2 tokens; "
             f"got {P.dtype} {tuple(P.shape)}. Give attention probabilities, heads in front."
         )
+    P = P.detach() if mask is None else P.detach()[mask.reshape(P.shape[:-1])]
     sums = P.sum(-1, dtype=torch.float64)
     worst = float((sums - 1).abs().max())
     lowest = float(P.min())

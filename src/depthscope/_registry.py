@@ -19,9 +19,9 @@ TABLES: dict[str, dict[str, Any]] = {"metric": {}, "remedy": {}, "preset": {}}
 class MetricFacts:
     """What a metric declares about itself; test_contracts.py holds every metric to it.
 
-    `formula` computes the metric from the shared reduction of its kind (Energies of a state,
-    Energies before and after a step, a Pattern and the tokens it mixes), so that a scan reads
-    each tensor once for all metrics. A state metric without one is called on the tokens.
+    `formula` computes the metric from what its kind shares (a Chunk of a state, the Energies before
+    and after a step, a Pattern and the tokens it mixes), so that a scan reads each tensor once for
+    all metrics.
     """
 
     name: str

@@ -1,56 +1,122 @@
-"""A batch of states, a few samples at a time and in float64."""
+"""A batch of states, a few samples at a time: read once, measured many times, summed in float64.
+
+|X|_F^2 = |Pi_1 X|_F^2 + |Pi_2 X|_F^2,    Pi_1 = 1 1^T / n,    Pi_2 = I - Pi_1
+
+Everything Yu & Zhang (2023) say of token similarity is a formula on these two energies.
+"""
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from depthscope._checks import check_mask, check_tokens
 
-CHUNK = 1 << 19  # elements turned to float64 at a time: they fit the cache, and memory stays flat
+CHUNK = 1 << 19  # elements at a time: they fit the cache, and memory stays flat
 
 
-def float64_chunks(X: Tensor, mask: Tensor | None, *, where: str) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Yield x (b, n, d) in float64, padding set to zero, with valid (b, n, 1) or None."""
+class Energies(NamedTuple):
+    """|Pi_1 X|_F^2 and |Pi_2 X|_F^2 of a state, each (...), float64."""
+
+    common: Tensor
+    centred: Tensor
+
+    @property
+    def total(self) -> Tensor:
+        return self.common + self.centred
+
+
+class Chunk:
+    """A few samples x (b, n, d) in float32 or float64, padding set to zero; valid (b, n, 1) or None.
+
+    Sums are taken in float64, and derived parts are kept. The first token is subtracted before any mean is taken: of
+    equal tokens exactly nothing is left (differences of near numbers are exact in any precision), and with
+    |x - first|^2 <= n |Pi_2 x|^2 the subtraction that follows costs few digits.
+    """
+
+    def __init__(self, x: Tensor, valid: Tensor | None) -> None:
+        self.x, self.valid = x, valid
+
+    @cached_property
+    def n(self) -> Tensor:
+        """Tokens that count, (b,)."""
+        if self.valid is None:
+            return torch.full((len(self.x),), self.x.shape[-2], dtype=torch.float64, device=self.x.device)
+        return self.valid.sum((-2, -1)).double()
+
+    @cached_property
+    def _first(self) -> Tensor:
+        if self.valid is None:
+            return self.x[:, :1]
+        start = self.valid.int().argmax(-2, keepdim=True)
+        return self.x.gather(-2, start.expand(-1, 1, self.x.shape[-1]))
+
+    @cached_property
+    def _shifted(self) -> Tensor:
+        shifted = (self.x - self._first).double()
+        return shifted if self.valid is None else torch.where(self.valid, shifted, 0.0)
+
+    @cached_property
+    def _shift(self) -> Tensor:
+        return self._shifted.sum(-2, keepdim=True) / self.n[:, None, None]
+
+    @cached_property
+    def wide(self) -> Tensor:
+        """x in float64."""
+        return self.x.double()
+
+    @cached_property
+    def mean(self) -> Tensor:
+        """The mean token, (b, 1, d)."""
+        return self._first.double() + self._shift
+
+    @cached_property
+    def Pi_2_x(self) -> Tensor:
+        """Centred tokens, (b, n, d)."""
+        centred = self._shifted - self._shift
+        return centred if self.valid is None else torch.where(self.valid, centred, 0.0)
+
+    @cached_property
+    def energies(self) -> Energies:
+        shifted = torch.linalg.vector_norm(self._shifted, dim=(-2, -1)).square()
+        centred = shifted - self.n * self._shift.square().sum((-2, -1))
+        return Energies(self.n * self.mean.square().sum((-2, -1)), centred.clamp_min(0.0))
+
+    @cached_property
+    def norms(self) -> Tensor:
+        """|x_i|, (b, n); zero for padding."""
+        return torch.linalg.vector_norm(self.x, dim=-1, dtype=torch.float64)
+
+
+Formula = Callable[[Chunk], Tensor]  # -> (b,)
+
+
+def chunks(X: Tensor, mask: Tensor | None, *, where: str) -> Iterator[Chunk]:
+    """X (..., n, d) as chunks over its flattened batch."""
     check_tokens(X, where=where)
     n, d = X.shape[-2:]
     flat = X.detach().reshape(-1, n, d)
     keep = None if mask is None else check_mask(mask, X.shape[:-1], where=where).reshape(-1, n, 1)
     step = max(1, CHUNK // (n * d))
     for i in range(0, len(flat), step):
-        x = flat[i : i + step].double()
+        x = flat[i : i + step]
+        x = x if x.dtype in (torch.float32, torch.float64) else x.float()
         if keep is None:
-            yield x, None
+            yield Chunk(x, None)
         else:
             valid = keep[i : i + step]
-            yield torch.where(valid, x, 0.0), valid
+            yield Chunk(torch.where(valid, x, 0.0), valid)
 
 
-def count_tokens(x: Tensor, valid: Tensor | None) -> Tensor:
-    """How many tokens of each sample count, (b,) in float64."""
-    if valid is None:
-        return torch.full((len(x),), x.shape[-2], dtype=torch.float64, device=x.device)
-    return valid.sum((-2, -1)).double()
+def by_sample(formula: Formula, X: Tensor, mask: Tensor | None, *, where: str) -> Tensor:
+    """A formula on every sample of X (..., n, d) -> (...)."""
+    return torch.cat([formula(chunk) for chunk in chunks(X, mask, where=where)]).reshape(X.shape[:-2])
 
 
-def centre(x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Pi_2 x (b, n, d) and the mean token (b, 1, d) of a float64 chunk.
-
-    The first token is subtracted before the mean is taken: of equal tokens exactly nothing is left.
-    """
-    if valid is None:
-        first = x[:, :1]
-        shifted = x - first
-        shift = shifted.mean(-2, keepdim=True)
-        return shifted.sub_(shift), first + shift
-    start = valid.int().argmax(-2, keepdim=True).expand(-1, 1, x.shape[-1])
-    first = x.gather(-2, start)
-    shifted = torch.where(valid, x - first, 0.0)
-    shift = shifted.sum(-2, keepdim=True) / valid.sum(-2, keepdim=True)
-    return torch.where(valid, shifted - shift, 0.0), first + shift
-
-
-def by_sample(f: Callable[[Tensor, Tensor | None], Tensor], X: Tensor, mask: Tensor | None, *, where: str) -> Tensor:
-    """Apply f, chunk (b, n, d) -> (b,), to all of X (..., n, d) -> (...)."""
-    values = [f(x, valid) for x, valid in float64_chunks(X, mask, where=where)]
-    return torch.cat(values).reshape(X.shape[:-2])
+def energies(X: Tensor, mask: Tensor | None = None, *, where: str = "energies") -> Energies:
+    """The two energies of X (..., n, d), over the tokens where mask (..., n) is True."""
+    pairs = [chunk.energies for chunk in chunks(X, mask, where=where)]
+    common, centred = (torch.cat(column).reshape(X.shape[:-2]) for column in zip(*pairs, strict=True))
+    return Energies(common, centred)

@@ -1,7 +1,7 @@
-"""Largest singular value and spectral radius of Pi_2 P from products with P alone, many heads at once.
+"""Largest singular value and spectral radius of A = Pi_2 P from products with P alone, many heads at once.
 
-Both start from one fixed random vector, so that the same P always gives the same number, and stop as soon as the
-residual of every head is below the tolerance.
+Block Krylov spaces: reading P costs more than multiplying by it, so a few vectors share every pass. They start from
+fixed random vectors, so that the same P gives the same number, and stop when every head's residual is small.
 """
 
 import torch
@@ -9,74 +9,114 @@ from torch import Tensor
 
 from depthscope.metrics._pattern import Pattern
 
-TOLERANCE = 1e-3  # of the residual, relative to the value found
-STEPS = 64  # the most products one head may cost
-TINY = 1e-30  # below this a start vector has met nothing but zeros
+WIDTH = 8  # vectors that share a pass over P
+PASSES = 16  # the most passes
+TINY = 1e-30
 
 
-def largest_singular_value(pattern: Pattern, tolerance: float = TOLERANCE) -> tuple[Tensor, Tensor]:
-    """|Pi_2 P|_2 and |A^T A v - s^2 v| / s for A = Pi_2 P, each (size,), by Lanczos with full reorthogonalisation."""
-    basis = [_start(pattern, pattern.m)]
-    steps = min(pattern.m, STEPS)
-    T = torch.zeros(pattern.size, steps + 1, steps + 1, dtype=torch.float64, device=pattern.device)
-    value = residual = torch.zeros(pattern.size, dtype=torch.float64)
-    for j in range(steps):
-        w = pattern.normal(basis[j])
-        h, w, beta = _orthogonalise(w, basis)
-        T[:, : j + 1, j] = h
-        T[:, j + 1, j] = beta
-        if (j + 1) % 4 == 0 or j + 1 == steps:
-            theta, y = torch.linalg.eigh(T[:, : j + 1, : j + 1])
-            value = theta[:, -1].clamp_min(0).sqrt()
-            residual = beta * y[:, -1, -1].abs() / value.clamp_min(TINY**0.5)
-            if bool((residual <= tolerance * value + TINY).all()):
+def largest_singular_value(pattern: Pattern, tolerance: float) -> tuple[Tensor, Tensor]:
+    """|A|_2 and the residual |A^T A v - s^2 v| / s, each (size,); the error goes with the residual's square."""
+    most = _most(pattern.m)
+    V, NV = (_space(pattern, pattern.m, most) for _ in range(2))  # basis, and A^T A basis, one vector a row
+    AV = _space(pattern, pattern.n, most)
+    V[:, :WIDTH] = _start(pattern, pattern.m).mT
+    value = residual = bad = torch.zeros(0)
+    for passes in range(1, most + 1):
+        old, new = slice(0, passes * WIDTH), slice((passes - 1) * WIDTH, passes * WIDTH)
+        image = pattern.centre(pattern.centre(pattern.times(V[:, new].mT)))  # twice: rounding noise has a mean too
+        normal = pattern.transposed(image)  # because Pi_2 A = A
+        AV[:, new], NV[:, new] = image.mT, normal.mT
+        if passes in (4, 6, 9, 12) or passes == most:
+            gram, bad = finite((AV[:, old] @ AV[:, old].mT).double())
+            squares, Y = torch.linalg.eigh(gram)
+            value = squares[:, -1].clamp_min(0).sqrt()
+            y = Y[:, None, :, -1].to(V.dtype)
+            gap = y @ NV[:, old] - squares[:, -1:, None].to(V.dtype) * (y @ V[:, old])
+            residual = gap.double().norm(dim=(-2, -1)) / value.clamp_min(TINY)
+            if passes == most or bool((bad | (residual <= tolerance * value + TINY)).all()):
                 break
-        basis.append(w)
-    return value, residual
+        V[:, passes * WIDTH : (passes + 1) * WIDTH] = _next(normal, V[:, old])
+    return torch.where(bad, torch.nan, value), residual
 
 
-def spectral_radius(pattern: Pattern, tolerance: float = TOLERANCE) -> tuple[Tensor, Tensor]:
-    """max |lambda(Pi_2 P)| and the residual |A v - lambda v|, each (size,), by Arnoldi (complex pairs included)."""
-    basis = [pattern.centre(_start(pattern, pattern.n))]
-    basis[0] = basis[0] / basis[0].norm(dim=-2, keepdim=True)
-    steps = min(pattern.n - 1, STEPS)
-    H = torch.zeros(pattern.size, steps + 1, steps + 1, dtype=torch.float64, device=pattern.device)
-    value = residual = torch.zeros(pattern.size, dtype=torch.float64)
-    for j in range(steps):
-        w = pattern.centre(pattern.times(basis[j]))
-        h, w, beta = _orthogonalise(w, basis)
-        H[:, : j + 1, j] = h
-        H[:, j + 1, j] = beta
-        if (j + 1) % 8 == 0 or j + 1 == steps:
-            theta, y = torch.linalg.eig(H[:, : j + 1, : j + 1])
-            value, top = theta.abs().max(-1)
-            last = y[:, -1, :].abs().gather(-1, top[:, None])[:, 0]
-            residual = beta * last
-            if bool((residual <= tolerance * value + TINY).all()):
+def spectral_radius(pattern: Pattern, tolerance: float) -> tuple[Tensor, Tensor]:
+    """max |lambda(A)| and the residual |A v - lambda v|, each (size,); complex pairs by their modulus."""
+    most = _most(pattern.n - 1)
+    V, AV = (_space(pattern, pattern.n, most) for _ in range(2))
+    V[:, :WIDTH] = _start(pattern, pattern.n).mT
+    value = residual = bad = torch.zeros(0)
+    for passes in range(1, most + 1):
+        old, new = slice(0, passes * WIDTH), slice((passes - 1) * WIDTH, passes * WIDTH)
+        image = pattern.centre(pattern.times(V[:, new].mT))
+        AV[:, new] = image.mT
+        if passes in (5, 8, 10, 13) or passes == most:
+            H, bad = finite((V[:, old] @ AV[:, old].mT).double())
+            value, theta, y = dominant(H)
+            Y = torch.cat((y.real, y.imag), -1).mT.to(V.dtype)  # (size, 2, j)
+            AVy, Vy = (torch.complex(*(Y @ part[:, old]).double().unbind(-2)) for part in (AV, V))
+            residual = (AVy - theta[:, None] * Vy).norm(dim=-1)
+            if passes == most or bool((bad | (residual <= tolerance * value + TINY)).all()):
                 break
-        basis.append(w)
-    return value, residual
+        V[:, passes * WIDTH : (passes + 1) * WIDTH] = _next(image, V[:, old])
+    return torch.where(bad, torch.nan, value), residual
+
+
+SQUARINGS = 14
+
+
+def dominant(H: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Spectral radius (b,), a dominant eigenvalue (b,) and its vector (b, k, 1) of small dense H (b, k, k).
+
+    rho(H) = lim |H^K|^(1/K) with K = 2^14 by repeated squaring, many times faster than LAPACK's eigenvalues; the
+    columns of H^K span the dominant eigenvector, or the plane of a complex pair, on which a 2 x 2 problem gives it.
+    """
+    power, log_norm = H, torch.zeros(len(H), dtype=H.dtype, device=H.device)
+    for i in range(SQUARINGS + 1):
+        norm = power.norm(dim=(-2, -1)).clamp_min(TINY)
+        before, log_norm = log_norm, log_norm + norm.log() / 2**i
+        power = power / norm[:, None, None]
+        if i < SQUARINGS:
+            power = power @ power
+    plane = torch.linalg.qr(power @ torch.randn(H.shape[-1], 2, generator=torch.Generator().manual_seed(1)).to(H)).Q
+    eigenvalues, Z = torch.linalg.eig(plane.mT @ H @ plane)
+    top = eigenvalues.abs().argmax(-1, keepdim=True)
+    z = Z.gather(-1, top[:, None, :].expand(-1, 2, 1))
+    theta = eigenvalues.gather(-1, top).squeeze(-1)
+    radius = (2 * log_norm - before).exp()  # |H^2K| / |H^K| = rho^K: what the norm adds to the power cancels
+    radius = torch.where((theta.abs() - radius).abs() <= 1e-3 * radius, theta.abs(), radius)  # several of one modulus
+    return radius.clamp_max(1.0), theta, plane.to(z.dtype) @ z
+
+
+def finite(A: Tensor) -> tuple[Tensor, Tensor]:
+    """A (b, k, k) with zeros for the matrices that are not finite, and which those are (b,): LAPACK refuses them."""
+    bad = ~A.isfinite().all(-1).all(-1)
+    return torch.where(bad[:, None, None], 0.0, A), bad
+
+
+def _most(length: int) -> int:
+    """Passes after which the space is as large as it can be."""
+    return max(1, min(PASSES, -(-length // WIDTH)))
+
+
+def _space(pattern: Pattern, length: int, most: int) -> Tensor:
+    """Room for all vectors, one a row, so that those found so far are one piece of memory."""
+    like = pattern.like
+    return torch.empty(pattern.size, most * WIDTH, length, dtype=like.dtype, device=like.device)
 
 
 def _start(pattern: Pattern, length: int) -> Tensor:
-    v = torch.randn(length, 1, generator=torch.Generator().manual_seed(0))
-    v = v - v.mean()
-    sample = next(pattern.blocks())[1]
-    v = v.to(sample).expand(pattern.size, length, 1)
-    if pattern.mask is not None:
-        v = pattern.centre(v)
-    return (v / v.norm(dim=-2, keepdim=True)).contiguous()
+    """Orthonormal random vectors beside the constant one, (size, length, WIDTH)."""
+    V = torch.randn(length, WIDTH, generator=torch.Generator().manual_seed(0)).to(pattern.like)
+    V = V.expand(pattern.size, length, WIDTH)
+    V = pattern.centre(V) if pattern.n == pattern.m else V - V.mean(-2, keepdim=True)
+    return torch.linalg.qr(V).Q
 
 
-def _orthogonalise(w: Tensor, basis: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Coefficients h (size, j), the next basis vector and its length; zero where the space is exhausted."""
-    Q = torch.cat(basis, dim=-1)  # (size, length, j)
-    before = w.norm(dim=(-2, -1))
-    h = Q.mT @ w
-    w = w - Q @ h
-    again = Q.mT @ w  # twice is enough: once leaves float32 noise along the old vectors
-    w = w - Q @ again
-    beta = w.norm(dim=(-2, -1))
-    beta = torch.where(beta > 1e-6 * before, beta, 0.0)
-    unit = torch.where(beta[:, None, None] > 0, w / beta[:, None, None].clamp_min(TINY), 0.0)
-    return (h + again).squeeze(-1).double(), unit, beta.double()
+def _next(W: Tensor, Q: Tensor) -> Tensor:
+    """The directions of W (size, length, WIDTH) beside the rows of Q, as orthonormal rows; zero where it has none."""
+    before = W.norm(dim=-2).amax(-1)
+    for _ in range(2):  # once leaves rounding noise along the old vectors
+        W = W - Q.mT @ (Q @ W)
+    new, R = torch.linalg.qr(W)
+    fresh = R.diagonal(dim1=-2, dim2=-1).abs() > 1e-5 * before[:, None]
+    return torch.where(fresh[:, None, :], new, 0.0).mT

@@ -6,16 +6,33 @@ rows anew from q and k for every product, so that no n x n tensor ever exists.
 
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cached_property, partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from depthscope._checks import check_mask, check_stochastic
+from depthscope._checks import check_mask, check_stochastic, check_tokens
 from depthscope.errors import ShapeError
 
-HELD = 1 << 22  # elements of P kept at a time, 16 MiB in float32
-Rows = Callable[[int, int, int, int], Tensor]  # (batch from, to, row from, to) -> (b, rows, m)
+HELD = 1 << 22  # elements of P kept at a time, 16 MiB in float32: larger pieces leave the cache and cost more
+
+
+class Scratch:
+    """Memory that is used again for one large matrix after the other: fresh pages would cost more than the work."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Tensor] = {}
+
+    def take(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        size = math.prod(shape)
+        flat = self.kept.get(name)
+        if flat is None or flat.numel() < size or flat.dtype != like.dtype or flat.device != like.device:
+            flat = self.kept[name] = torch.empty(size, dtype=like.dtype, device=like.device)
+        return flat[:size].view(shape)
+
+
+Rows = Callable[[int, int, int, int, Scratch], Tensor]  # (batch from, to, row from, to) -> (b, rows, m)
 
 
 class Pattern:
@@ -32,22 +49,26 @@ class Pattern:
         causal: bool | None,
         heads: int,
         device: torch.device,
+        scratch: Scratch | None = None,
     ) -> None:
         self.rows, self.size, self.n, self.m = rows, size, n, m
         self.mask, self.causal, self.heads, self.device = mask, causal, heads, device
+        self.scratch = scratch or Scratch()
         self.first = 0  # index of this part's first head in the whole pattern
         self.leak = 0.0  # largest share of a row that falls on padding; taken out by renormalising
         self._whole: Tensor | None = None
+        self.mixed: Any = None  # the tokens it was last asked about, kept for the next question
 
     def parts(self) -> Iterator["Pattern"]:
-        """Split the heads so that each part's P may be held; heads too large for that come one by one."""
+        """Split into whole samples, or heads of one sample, so that each part's P may be held where one head's can."""
         step = max(1, HELD // (self.n * self.m))
+        step = step // self.heads * self.heads or next(s for s in range(step, 0, -1) if self.heads % s == 0)
         for i in range(0, self.size, step):
             yield self._slice(i, min(i + step, self.size))
 
     def _slice(self, i: int, j: int) -> "Pattern":
         part = Pattern(
-            lambda b, c, r, s: self.rows(i + b, i + c, r, s),
+            lambda b, c, r, s, scratch: self.rows(i + b, i + c, r, s, scratch),
             j - i,
             self.n,
             self.m,
@@ -55,6 +76,7 @@ class Pattern:
             causal=self.causal,
             heads=self.heads,
             device=self.device,
+            scratch=self.scratch,
         )
         part.first = self.first + i
         return part
@@ -62,14 +84,14 @@ class Pattern:
     def blocks(self) -> Iterator[tuple[slice, Tensor]]:
         """P in blocks of rows, (size, rows, m) each; one block when P may be held."""
         if self._whole is None and self.size * self.n * self.m <= HELD:
-            self._whole = self._masked(self.rows(0, self.size, 0, self.n), slice(0, self.n))
+            self._whole = self._masked(self.rows(0, self.size, 0, self.n, self.scratch), slice(0, self.n))
         if self._whole is not None:
             yield slice(0, self.n), self._whole
             return
         step = max(1, HELD // (self.size * self.m))
         for r in range(0, self.n, step):
             cut = slice(r, min(r + step, self.n))
-            yield cut, self._masked(self.rows(0, self.size, cut.start, cut.stop), cut)
+            yield cut, self._masked(self.rows(0, self.size, cut.start, cut.stop, self.scratch), cut)
 
     def _masked(self, P: Tensor, cut: slice) -> Tensor:
         """Rows of padding are zero; the others are probabilities over the tokens that count."""
@@ -100,22 +122,23 @@ class Pattern:
         """P V, (size, m, r) -> (size, n, r)."""
         return torch.cat([P @ V for _, P in self.blocks()], dim=-2)
 
-    def normal(self, V: Tensor) -> Tensor:
-        """(Pi_2 P)^T (Pi_2 P) V in one sweep over P, (size, m, r) -> (size, m, r)."""
-        # P^T Pi_2 U = P^T U - (P^T 1) mean(U): both terms are summed while a block of rows is at hand
-        total, received, U_sum = (torch.zeros((), dtype=V.dtype, device=V.device) for _ in range(3))
-        for _, P in self.blocks():
-            if len(P[0]) == self.n:
-                return P.mT @ self.centre(P @ V)
-            U = P @ V
-            total = total + P.mT @ U
-            received = received + P.sum(-2)[..., None]
-            U_sum = U_sum + U.sum(-2, keepdim=True)
-        return total - received * (U_sum / self.count()[..., None].to(V))
+    def transposed(self, U: Tensor) -> Tensor:
+        """P^T U, (size, n, r) -> (size, m, r)."""
+        total = torch.zeros((), dtype=U.dtype, device=U.device)
+        for cut, P in self.blocks():
+            total = total + P.mT @ U[:, cut]
+        return total
 
-    def column_sums(self) -> Tensor:
+    @cached_property
+    def received(self) -> Tensor:
         """1^T P, (size, m), in float64: how much attention each token receives."""
-        return torch.stack([P.sum(-2, dtype=torch.float64) for _, P in self.blocks()]).sum(0)
+        ones = torch.ones(self.size, self.n, 1).to(self.like)
+        return self.transposed(ones).squeeze(-1).double()
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor with the dtype and device of P."""
+        return next(self.blocks())[1]
 
     def diagonal(self) -> Tensor:
         """P_ii, (size, n)."""
@@ -142,6 +165,7 @@ def pattern_of(
     mask: Tensor | None = None,
     where: str,
     trusted: bool = False,
+    scratch: Scratch | None = None,
 ) -> tuple["Pattern", tuple[int, ...]]:
     """The pattern of P (..., n, m), or of softmax(q k^T scale + bias), and its batch shape (...).
 
@@ -149,7 +173,7 @@ def pattern_of(
     mask (..., n) without or with the head axis. `trusted` skips the check that rows are probabilities.
     """
     if P is not None:
-        if not trusted:
+        if P.ndim < 2:
             check_stochastic(P, where=where)
         batch, (n, m) = tuple(P.shape[:-2]), P.shape[-2:]
         flat = P.detach().reshape(-1, n, m)
@@ -158,21 +182,25 @@ def pattern_of(
         rows: Rows = partial(_given_rows, flat)
 
     elif q is not None and k is not None:
+        check_tokens(q, where=where, name="q")
+        check_tokens(k, where=where, name="k")
         batch, n, m = tuple(q.shape[:-2]), q.shape[-2], k.shape[-2]
         rows = _softmax_rows(q, k, scale, bias, bool(causal), where)
     else:
         raise ShapeError(f"{where}: give P (..., n, m), or both q and k; got neither. Pass q= and k=.")
     size, heads = math.prod(batch), batch[-1] if batch else 1
     if mask is not None:
-        if mask.ndim == len(batch):  # (..., n) without the head axis
+        if tuple(mask.shape) == (*batch[:-1], n) and batch:  # (..., n) without the head axis
             mask = mask.unsqueeze(-2).expand(*batch, n)
         mask = check_mask(mask, (*batch, n), where=where).reshape(size, n)
+    if P is not None and not trusted:
+        check_stochastic(P, mask, where=where)
     device = P.device if P is not None else q.device  # type: ignore[union-attr]
-    pattern = Pattern(rows, size, n, m, mask=mask, causal=causal, heads=heads, device=device)
+    pattern = Pattern(rows, size, n, m, mask=mask, causal=causal, heads=heads, device=device, scratch=scratch)
     return pattern, batch
 
 
-def _given_rows(P: Tensor, b: int, c: int, r: int, s: int) -> Tensor:
+def _given_rows(P: Tensor, b: int, c: int, r: int, s: int, _: Scratch) -> Tensor:
     return P[b:c, r:s]
 
 
@@ -192,16 +220,17 @@ def _softmax_rows(q: Tensor, k: Tensor, scale: float | None, bias: Tensor | None
     bias = None if bias is None else bias.detach().expand(*batch, *bias.shape[-2:])
     samples = tuple(batch)
 
-    def rows(b: int, c: int, r: int, s: int) -> Tensor:
-        scores = (queries[b:c, r:s].to(wide) * factor) @ keys[b:c].to(wide).mT
+    def rows(b: int, c: int, r: int, s: int, scratch: Scratch) -> Tensor:
+        queries_, keys_ = queries[b:c, r:s].to(wide) * factor, keys[b:c].to(wide)
+        shape = (c - b, s - r, m)
+        scores = torch.bmm(queries_, keys_.mT, out=scratch.take("scores", shape, queries_))
         if bias is not None:
-            index = torch.unravel_index(torch.arange(b, c), samples)
-            cut = bias[..., r:s, :] if bias.shape[-2] > 1 else bias
-            part = cut[index]
-            scores = scores.masked_fill(~part, -math.inf) if part.dtype == torch.bool else scores + part.to(wide)
+            index = torch.unravel_index(torch.arange(b, c, device=bias.device), samples)
+            part = (bias[..., r:s, :] if bias.shape[-2] > 1 else bias)[index]
+            scores = scores.masked_fill_(~part, -math.inf) if part.dtype == torch.bool else scores.add_(part)
         if causal:
             later = torch.arange(m, device=q.device) > torch.arange(r, s, device=q.device)[:, None]
-            scores = scores.masked_fill(later, -math.inf)
-        return scores.softmax(-1)
+            scores = scores.masked_fill_(later, -math.inf)
+        return torch.softmax(scores, -1, out=scratch.take("P", shape, scores))
 
     return rows

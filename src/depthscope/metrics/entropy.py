@@ -13,8 +13,11 @@ def entropy_of(pattern: Pattern) -> Tensor:
     """Mean row entropy for each head of a part, (size,)."""
     total = torch.zeros(pattern.size, dtype=torch.float64, device=pattern.device)
     for _, P in pattern.blocks():
-        total = total + torch.special.entr(P).sum((-2, -1), dtype=torch.float64)
-    return total / pattern.count().double().squeeze(-1)
+        # log2 is several times faster than log; the clamp makes 0 log 0 = 0
+        bits = pattern.scratch.take("scores", tuple(P.shape), P)
+        torch.clamp_min(P, torch.finfo(P.dtype).tiny, out=bits).log2_()
+        total = total - torch.linalg.vecdot(P.flatten(1), bits.flatten(1)).double()
+    return total * math.log(2) / pattern.count().double().squeeze(-1)
 
 
 @metric("attention", takes=("P",), bounds=(0, math.inf), invariant=("token order", "padding"), formula=entropy_of)

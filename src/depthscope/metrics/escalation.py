@@ -7,7 +7,7 @@ from torch import Tensor
 
 from depthscope._checks import check_pair
 from depthscope._registry import metric
-from depthscope.metrics._energies import Energies, energies
+from depthscope.metrics._chunks import Energies, energies
 from depthscope.metrics.mixing import mu
 
 _INVARIANT = ("token order", "scale", "rotation", "padding")

@@ -8,55 +8,59 @@ from torch import Tensor
 from depthscope._checks import check_mask, check_tokens
 from depthscope._registry import metric
 from depthscope.errors import ShapeError
-from depthscope.metrics._chunks import centre
+from depthscope.metrics._chunks import Chunk
 from depthscope.metrics._pattern import Pattern, pattern_of
 
 _INVARIANT = ("token order", "rotation", "scale of X", "padding")
 
 
-def _tokens_of(pattern: Pattern, X: Tensor) -> tuple[Tensor, Tensor]:
-    """Pi_2 X (size, n, d) and the mean token (size, 1, d) for each head of a part, float64; X (samples, n, d)."""
-    sample = torch.arange(pattern.first, pattern.first + pattern.size) // pattern.heads
-    low, high = int(sample[0]), int(sample[-1]) + 1
-    valid = None
-    if pattern.mask is not None:  # one mask for each sample, read at the first head that belongs to it
-        valid = torch.stack([pattern.mask[int((sample == s).nonzero()[0])] for s in range(low, high)])[..., None]
+def _tokens_of(pattern: Pattern, X: Tensor) -> tuple[Chunk, int]:
+    """The samples of X (samples, n, d) that a part of a pattern works on, and how many of its heads each has."""
+    if pattern.mixed is not None and pattern.mixed[0] is X:
+        return pattern.mixed[1:]
+    low = pattern.first // pattern.heads
+    high = (pattern.first + pattern.size - 1) // pattern.heads + 1
+    heads = pattern.size // (high - low)
     x = X[low:high].detach().double()
-    Pi_2_X, mean = centre(x if valid is None else torch.where(valid, x, 0.0), valid)
-    return Pi_2_X[sample - low], mean[sample - low]
+    valid = None if pattern.mask is None else pattern.mask[::heads, :, None]
+    chunk = Chunk(x if valid is None else torch.where(valid, x, 0.0), valid)
+    pattern.mixed = (X, chunk, heads)
+    return chunk, heads
+
+
+def _moved(pattern: Pattern, chunk: Chunk, heads: int) -> Tensor:
+    """1^T P Pi_2 X, (samples, heads, d): where attention drags the sum of tokens."""
+    return pattern.received.reshape(-1, heads, pattern.m) @ chunk.Pi_2_x
 
 
 def omega_of(pattern: Pattern, X: Tensor) -> Tensor:
     """omega for each head of a part, (size,)."""
-    Pi_2_X, mean = _tokens_of(pattern, X)
-    n = pattern.count().double().squeeze(-1)
-    received = pattern.column_sums()  # 1^T P
-    moved = (received[:, None, :] @ Pi_2_X).norm(dim=(-2, -1))  # |1^T P Pi_2 X|
-    return moved / (n * mean.norm(dim=(-2, -1)))
+    chunk, heads = _tokens_of(pattern, X)
+    moved = _moved(pattern, chunk, heads).norm(dim=-1)
+    return (moved / (chunk.n * chunk.mean.norm(dim=(-2, -1)))[:, None]).flatten()
 
 
 def mu_of(pattern: Pattern, X: Tensor, sketch: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """mu_1 and mu_2 for each head of a part, (size,) each.
 
     sketch (d, r) with orthonormal columns replaces the d channels by r random ones in mu_2, where P X would cost
-    d / d_h times the attention itself: an unbiased estimate, within a percent or so for r = 128.
+    d / d_h times the attention itself: an unbiased estimate, within a percent or so for r = 64.
     """
-    Pi_2_X, mean = _tokens_of(pattern, X)
-    n = pattern.count().double()[..., None]
-    common = n * mean + pattern.column_sums()[:, None, :] @ Pi_2_X  # 1^T P X, because P 1 = 1
-    mu_1 = common.norm(dim=(-2, -1)) / (n * mean).norm(dim=(-2, -1))
-    if sketch is not None:
-        Pi_2_X = Pi_2_X @ sketch
-    mixed = pattern.centre(pattern.times(Pi_2_X.to(next(pattern.blocks())[1].dtype)))
-    mu_2 = torch.linalg.vector_norm(mixed, dim=(-2, -1), dtype=torch.float64) / Pi_2_X.norm(dim=(-2, -1))
-    return mu_1, mu_2
+    chunk, heads = _tokens_of(pattern, X)
+    sums = chunk.n[:, None, None] * chunk.mean  # 1^T X
+    mu_1 = (sums + _moved(pattern, chunk, heads)).norm(dim=-1) / sums.norm(dim=-1)  # P 1 = 1
+    tokens = chunk.Pi_2_x if sketch is None else chunk.Pi_2_x @ sketch
+    spread = tokens.to(pattern.like.dtype).repeat_interleave(heads, 0)  # (size, n, r)
+    mixed = torch.linalg.vector_norm(pattern.centre(pattern.times(spread)), dim=(-2, -1), dtype=torch.float64)
+    mu_2 = mixed.reshape(-1, heads) / tokens.norm(dim=(-2, -1))[:, None]
+    return mu_1.flatten(), mu_2.flatten()
 
 
 def _parts(X: Tensor, P: Tensor, mask: Tensor | None, where: str) -> tuple[Pattern, tuple[int, ...], Tensor]:
     check_tokens(X, where=where)
     batch = tuple(X.shape[:-2])
     heads = P.ndim == X.ndim + 1
-    if tuple(P.shape[: len(batch)]) != batch or P.ndim > X.ndim + 1 or P.shape[-1] != X.shape[-2]:
+    if tuple(P.shape[: len(batch)]) != batch or P.ndim - X.ndim not in (0, 1) or P.shape[-2:] != (X.shape[-2],) * 2:
         raise ShapeError(
             f"{where}: P must be (..., n, n) or (..., h, n, n) for X (..., n, d); got P {tuple(P.shape)} and "
             f"X {tuple(X.shape)}. The batch axes come first in both."

@@ -1,37 +1,34 @@
 """How many directions the tokens of one state really use."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from depthscope._registry import metric
-from depthscope.metrics._chunks import by_sample
+from depthscope.metrics._chunks import Chunk, by_sample
 
 _INVARIANT = ("token order", "scale", "rotation", "padding")
 
 
-def _entropy_rank(x: Tensor) -> Tensor:
-    singular = torch.linalg.svdvals(x)
-    p = singular / singular.sum(-1, keepdim=True)
-    return torch.special.entr(p).sum(-1).exp()
-
-
-def _largest_squared(x: Tensor) -> Tensor:
-    gram = x @ x.mT if x.shape[-2] <= x.shape[-1] else x.mT @ x
-    return torch.linalg.eigvalsh(gram)[..., -1]
-
-
-def _finite_only(f, x: Tensor) -> Tensor:
-    """f on the finite samples and NaN on the others: LAPACK refuses a NaN for the whole batch."""
-    finite = x.isfinite().all(-1).all(-1)
-    out = torch.full((len(x),), math.nan, dtype=x.dtype, device=x.device)
-    if bool(finite.any()):
-        out[finite] = f(x[finite])
+def _by_singular_values(formula: Callable[[Tensor], Tensor], chunk: Chunk) -> Tensor:
+    """A formula on the singular values (b, min(n, d)); NaN for a sample that LAPACK would refuse."""
+    finite = chunk.x.isfinite().all(-1).all(-1)
+    out = torch.full_like(chunk.n, math.nan)
+    out[finite] = formula(torch.linalg.svdvals(chunk.wide[finite]))
     return out
 
 
-@metric("state", takes=("X",), bounds=(1, math.inf), invariant=_INVARIANT, default=False)
+def _stable(chunk: Chunk) -> Tensor:
+    return _by_singular_values(lambda s: s.square().sum(-1) / s[..., 0].square(), chunk)
+
+
+def _entropic(chunk: Chunk) -> Tensor:
+    return _by_singular_values(lambda s: torch.special.entr(s / s.sum(-1, keepdim=True)).sum(-1).exp(), chunk)
+
+
+@metric("state", takes=("X",), bounds=(1, math.inf), invariant=_INVARIANT, formula=_stable, default=False)
 def stable_rank(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """Energy of X in units of its strongest direction: 1 when all tokens lie on one line.
 
@@ -39,15 +36,10 @@ def stable_rank(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
     X (..., n, d) -> (...), in [1, min(n, d)].
     """
-    return by_sample(
-        lambda x, _: _finite_only(lambda y: y.square().sum((-2, -1)) / _largest_squared(y), x),
-        X,
-        mask,
-        where="stable_rank",
-    )
+    return by_sample(_stable, X, mask, where="stable_rank")
 
 
-@metric("state", takes=("X",), bounds=(1, math.inf), invariant=_INVARIANT, default=False)
+@metric("state", takes=("X",), bounds=(1, math.inf), invariant=_INVARIANT, formula=_entropic, default=False)
 def effective_rank(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """How many directions carry X, counted by the entropy of its singular values.
 
@@ -55,4 +47,4 @@ def effective_rank(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
     X (..., n, d) -> (...), in [1, min(n, d)]. Roy & Vetterli 2007.
     """
-    return by_sample(lambda x, _: _finite_only(_entropy_rank, x), X, mask, where="effective_rank")
+    return by_sample(_entropic, X, mask, where="effective_rank")

@@ -1,21 +1,25 @@
 """How alike the n tokens of one state X are (Yu & Zhang 2023, section 1.1)."""
 
-import torch
-from torch import Tensor
+from torch import Tensor, where
 
 from depthscope._registry import metric
-from depthscope.metrics._chunks import by_sample, count_tokens
-from depthscope.metrics._energies import Energies, energies
+from depthscope.metrics._chunks import Chunk, by_sample
 
 _INVARIANT = ("token order", "scale", "rotation", "padding")
 
 
-def _similarity(E: Energies) -> Tensor:
-    return E.common / E.total
+def _similarity(chunk: Chunk) -> Tensor:
+    return chunk.energies.common / chunk.energies.total
 
 
-def _diversity(E: Energies) -> Tensor:
-    return E.centred / E.total
+def _diversity(chunk: Chunk) -> Tensor:
+    return chunk.energies.centred / chunk.energies.total
+
+
+def _cosine(chunk: Chunk) -> Tensor:
+    weight = where(chunk.norms > 0, 1.0 / chunk.norms, chunk.norms)  # keeps a NaN, leaves a zero token at zero
+    unit_sum = weight.unsqueeze(-2) @ chunk.wide  # (b, 1, d)
+    return (unit_sum.square().sum((-2, -1)) - (chunk.norms > 0).sum(-1)) / (chunk.n * (chunk.n - 1))
 
 
 @metric("state", takes=("X",), bounds=(0, 1), invariant=_INVARIANT, formula=_similarity)
@@ -27,7 +31,7 @@ def t_sim(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     X (..., n, d) -> (...), in [0, 1]; 1 when all tokens are equal, NaN when X is all zero.
     Yu & Zhang 2023, Definition 1.1.
     """
-    return _similarity(energies(X, mask, where="t_sim"))
+    return by_sample(_similarity, X, mask, where="t_sim")
 
 
 @metric("state", takes=("X",), bounds=(0, 1), invariant=_INVARIANT, formula=_diversity)
@@ -39,10 +43,10 @@ def t_div(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     X (..., n, d) -> (...), in [0, 1]; 0 when all tokens are equal. Computed from centred tokens:
     1 - t_sim would lose all digits below 1e-16. Yu & Zhang 2023, Definition 1.1.
     """
-    return _diversity(energies(X, mask, where="t_div"))
+    return by_sample(_diversity, X, mask, where="t_div")
 
 
-@metric("state", takes=("X",), bounds=(-1, 1), invariant=(*_INVARIANT, "scale of each token"))
+@metric("state", takes=("X",), bounds=(-1, 1), invariant=(*_INVARIANT, "scale of each token"), formula=_cosine)
 def t_cos(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """Mean cosine similarity over all pairs of tokens, in O(n d).
 
@@ -51,12 +55,4 @@ def t_cos(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     X (..., n, d) -> (...), in [-1/(n-1), 1]; a zero token counts as orthogonal to all others.
     Yu & Zhang 2023, eq. (1).
     """
-
-    def of_chunk(x: Tensor, valid: Tensor | None) -> Tensor:
-        n = count_tokens(x, valid)
-        norm = torch.linalg.vector_norm(x, dim=-1)  # (b, n)
-        weight = torch.where(norm > 0, 1.0 / norm, norm)  # keeps a NaN, leaves a zero token at zero
-        unit_sum = weight.unsqueeze(-2) @ x  # (b, 1, d)
-        return (unit_sum.square().sum((-2, -1)) - (norm > 0).sum(-1)) / (n * (n - 1))
-
-    return by_sample(of_chunk, X, mask, where="t_cos")
+    return by_sample(_cosine, X, mask, where="t_cos")

@@ -2,20 +2,34 @@
 
 import math
 
-import torch
 from torch import Tensor
 
 from depthscope._registry import metric
-from depthscope.metrics._chunks import by_sample, centre, count_tokens
-from depthscope.metrics._energies import Energies, energies
+from depthscope.metrics._chunks import Chunk, by_sample
 
 
-def _composite(x: Tensor) -> Tensor:
+def _one_inf(x: Tensor) -> Tensor:
     x = x.abs()
     return (x.sum(-2).amax(-1) * x.sum(-1).amax(-1)).sqrt()
 
 
-@metric("state", takes=("X",), bounds=(0, math.inf), invariant=("token order", "padding"))
+def _composite(chunk: Chunk) -> Tensor:
+    return _one_inf(chunk.wide)
+
+
+def _relative(chunk: Chunk) -> Tensor:
+    return _one_inf(chunk.Pi_2_x) / _one_inf(chunk.wide)
+
+
+def _mean_norm(chunk: Chunk) -> Tensor:
+    return chunk.norms.sum(-1) / chunk.n
+
+
+def _frequencies(chunk: Chunk) -> Tensor:
+    return (chunk.energies.centred / chunk.energies.common).sqrt()
+
+
+@metric("state", takes=("X",), bounds=(0, math.inf), invariant=("token order", "padding"), formula=_composite)
 def composite_norm(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """The size of X in the measure that Dong et al. use for their bounds.
 
@@ -23,10 +37,10 @@ def composite_norm(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
     X (..., n, d) -> (...), >= 0. Not a norm: the triangle inequality fails. Dong et al. 2021, section 2.
     """
-    return by_sample(lambda x, _: _composite(x), X, mask, where="composite_norm")
+    return by_sample(_composite, X, mask, where="composite_norm")
 
 
-@metric("state", takes=("X",), bounds=(0, math.inf), invariant=("token order", "scale", "padding"))
+@metric("state", takes=("X",), bounds=(0, math.inf), invariant=("token order", "scale", "padding"), formula=_relative)
 def relative_residual(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """What is left of X without its mean token, relative to X: 0 when all tokens are equal.
 
@@ -34,15 +48,16 @@ def relative_residual(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
     X (..., n, d) -> (...), >= 0. Dong et al. 2021, the curves of residual by depth.
     """
-    return by_sample(
-        lambda x, valid: _composite(centre(x, valid)[0]) / _composite(x),
-        X,
-        mask,
-        where="relative_residual",
-    )
+    return by_sample(_relative, X, mask, where="relative_residual")
 
 
-@metric("state", takes=("X",), bounds=(0, math.inf), invariant=("token order", "rotation", "padding"))
+@metric(
+    "state",
+    takes=("X",),
+    bounds=(0, math.inf),
+    invariant=("token order", "rotation", "padding"),
+    formula=_mean_norm,
+)
 def token_norm(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """Mean Euclidean norm of a token.
 
@@ -50,16 +65,7 @@ def token_norm(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
     X (..., n, d) -> (...), >= 0; grows with depth in pre-norm models. Yu & Zhang 2023, eq. (20), figure 4.
     """
-    return by_sample(
-        lambda x, valid: torch.linalg.vector_norm(x, dim=-1).sum(-1) / count_tokens(x, valid),
-        X,
-        mask,
-        where="token_norm",
-    )
-
-
-def _ratio(E: Energies) -> Tensor:
-    return (E.centred / E.common).sqrt()
+    return by_sample(_mean_norm, X, mask, where="token_norm")
 
 
 @metric(
@@ -67,7 +73,7 @@ def _ratio(E: Energies) -> Tensor:
     takes=("X",),
     bounds=(0, math.inf),
     invariant=("token order", "scale", "rotation", "padding"),
-    formula=_ratio,
+    formula=_frequencies,
 )
 def hfc_lfc(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """High over low token frequencies: what differs between tokens over what they share.
@@ -77,4 +83,4 @@ def hfc_lfc(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     X (..., n, d) -> (...), >= 0; a model that drives it to 0 is a low-pass filter (it over-smooths).
     Wang et al. 2022; Dovonon et al. 2024, section 2.
     """
-    return _ratio(energies(X, mask, where="hfc_lfc"))
+    return by_sample(_frequencies, X, mask, where="hfc_lfc")

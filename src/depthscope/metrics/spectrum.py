@@ -7,10 +7,12 @@ from torch import Tensor
 
 from depthscope._registry import metric
 from depthscope.errors import ShapeError
-from depthscope.metrics._krylov import largest_singular_value, spectral_radius
+from depthscope.metrics._krylov import dominant, finite, largest_singular_value, spectral_radius
 from depthscope.metrics._pattern import Pattern, pattern_of
 
 DENSE = 32  # at or below this many tokens LAPACK is faster than any iteration, and exact
+TOLERANCE = 0.01  # of the residual, relative to the value
+SQUARED = 128  # at or below this many, squaring the whole of Pi_2 P finds the spectral radius
 
 Estimate = tuple[Tensor, Tensor]
 
@@ -21,15 +23,15 @@ def _dense(pattern: Pattern) -> Tensor:
     return pattern.centre(P)
 
 
-def delta_of(pattern: Pattern) -> Estimate:
+def delta_of(pattern: Pattern, tolerance: float = TOLERANCE) -> Estimate:
     """delta and its residual for one part of a pattern, (size,) each."""
     if min(pattern.n, pattern.m) <= DENSE:
         value = _finite(torch.linalg.svdvals, _dense(pattern)).amax(-1)
         return value, torch.zeros_like(value)
-    return largest_singular_value(pattern)
+    return largest_singular_value(pattern, tolerance if pattern.n > SQUARED else TOLERANCE)
 
 
-def lambda_2_of(pattern: Pattern) -> Estimate:
+def lambda_2_of(pattern: Pattern, tolerance: float = TOLERANCE) -> Estimate:
     """|lambda_2| and its residual for one part of a pattern, (size,) each."""
     if pattern.is_triangular():
         # The eigenvalues of a triangular P are its diagonal; the first token sees itself alone, which is the 1.
@@ -44,7 +46,14 @@ def lambda_2_of(pattern: Pattern) -> Estimate:
         A = _dense(pattern)
         value = _finite(torch.linalg.eigvals, pattern.centre(A.mT).mT).abs().amax(-1)
         return value, torch.zeros_like(value)
-    return spectral_radius(pattern)
+    if pattern.n <= SQUARED:
+        A = _dense(pattern)
+        H, bad = finite(A)
+        value, theta, y = dominant(H)
+        value = torch.where(bad, math.nan, value)
+        gap = (A.to(y.dtype) @ y).squeeze(-1) - theta[:, None] * y.squeeze(-1)
+        return value, gap.norm(dim=-1)
+    return spectral_radius(pattern, tolerance)
 
 
 def _finite(f, A: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ class Fix:
         self.undo()
         if error[0] is None and self.runs and not self.fired:
             raise HookError(
-                f"fix_: {self.remedy} must act in every forward pass; the model ran {self.runs} times and it never did. "
+                f"fix_: {self.remedy} must act in every forward pass; in {self.runs} runs it never did. "
                 f"Pass blocks= with modules that are called (tried {self.blocks[0]}, ...)."
             )
 
@@ -71,14 +71,15 @@ class Fix:
         if type(output) in (tuple, list):
             return type(output)(map(swap, output))
         raise HookError(
-            f"fix_: a block must return a tensor or a tuple for block_out; got {type(output).__name__}. Use at='block_in'."
+            f"fix_: a block must return a tensor or a tuple for block_out; got {type(output).__name__}. "
+            "Use at='block_in'."
         )
 
     def _swap(self, tokens: Tensor | None) -> Any:
         """A function that puts the remedied tokens in the place of the tokens, wherever they are."""
         if tokens is None:
             raise HookError(
-                f"fix_: a block must take and return tokens (B, n, d) for {self.remedy}; none were found. Pass blocks=."
+                f"fix_: a block must take and return tokens (B, n, d) for {self.remedy}; it has none. Pass blocks=."
             )
         self.fired += 1
         fixed = self.remedy(tokens)
@@ -117,6 +118,7 @@ def fix_(
         )
     if any(isinstance(m, nn.MultiheadAttention) and not m.batch_first for m in model.modules()):
         raise UsageError(
-            "fix_: blocks must be batch-first, (B, n, d); this model has batch_first=False. Build it with batch_first=True."
+            "fix_: blocks must be batch-first, (B, n, d); this model has batch_first=False. "
+            "Build it with batch_first=True."
         )
     return Fix(model, remedy, site, blocks_by_name(model, blocks))

@@ -34,37 +34,34 @@ def bars(values: Sequence[float], *, height: int = 6, width: int = 64) -> list[s
     return [*lines, "    └" + "─" * (len(columns) * wide), "     " + axis]
 
 
+COLOURS = ("#c0392b", "#2471a3", "#1e8449", "#9a7d0a", "#7d3c98")
+
+
 def svg_lines(series: Mapping[str, Sequence[float]], *, width: int = 560, height: int = 200, label: str = "") -> str:
     """An SVG line chart of values in [0, 1] over the block index."""
-    colours = ("#c0392b", "#2471a3", "#1e8449", "#9a7d0a")
     left, top, right, bottom = 36, 10, 10, 26
     inner_w, inner_h = width - left - right, height - top - bottom
     longest = max(len(v) for v in series.values())
+
+    def x(i: int) -> float:
+        return left + inner_w * i / max(1, longest - 1)
+
+    def y(value: float) -> float:
+        return top + inner_h * (1 - min(max(value, 0.0), 1.0))
+
+    def text(at_x: float, at_y: float, words: str, anchor: str, colour: str = "#555") -> str:
+        return f'<text x="{at_x:.1f}" y="{at_y:.1f}" text-anchor="{anchor}" fill="{colour}">{html.escape(words)}</text>'
+
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" role="img" aria-label="{html.escape(label)}" font-family="sans-serif" font-size="11">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" role="img" '
+        f'aria-label="{html.escape(label)}" font-family="sans-serif" font-size="11">'
     ]
     for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
-        y = top + inner_h * (1 - tick)
-        parts.append(
-            f'<line x1="{left}" x2="{width - right}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/><text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end" fill="#555">{tick:g}</text>'
-        )
-    for i in sampled(longest, 9):
-        x = left + inner_w * i / max(1, longest - 1)
-        parts.append(f'<text x="{x:.1f}" y="{height - 10}" text-anchor="middle" fill="#555">{i}</text>')
-    for (name, values), colour in zip(series.items(), colours, strict=False):
-        points = " ".join(
-            f"{left + inner_w * i / max(1, longest - 1):.1f},{top + inner_h * (1 - min(max(v, 0.0), 1.0)):.1f}"
-            for i, v in enumerate(values)
-            if math.isfinite(v)
-        )
-        parts.append(
-            f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"><title>{html.escape(name)}</title></polyline>'
-        )
-    for k, (name, colour) in enumerate(zip(series, colours, strict=False)):
-        parts.append(
-            f'<text x="{width - right - 6}" y="{height - bottom - 10 - 14 * k}" text-anchor="end" fill="{colour}">{html.escape(name)}</text>'
-        )
-    parts.append(
-        f'<text x="{left + inner_w / 2}" y="{height - 0.5}" text-anchor="middle" fill="#555">block</text></svg>'
-    )
-    return "".join(parts)
+        line = f'x1="{left}" x2="{width - right}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"'
+        parts += [f'<line {line} stroke="#ddd"/>', text(left - 6, y(tick) + 4, f"{tick:g}", "end")]
+    parts += [text(x(i), height - 12, str(i), "middle") for i in sampled(longest, 9)]
+    for k, ((name, values), colour) in enumerate(zip(series.items(), COLOURS, strict=False)):
+        points = " ".join(f"{x(i):.1f},{y(v):.1f}" for i, v in enumerate(values) if math.isfinite(v))
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts.append(text(width - right - 6, height - bottom - 10 - 14 * k, name, "end", colour))
+    return "".join([*parts, text(left + inner_w / 2, height - 1, "block", "middle"), "</svg>"])

@@ -3,6 +3,7 @@
 from html import escape
 from pathlib import Path
 
+from depthscope._files import whole_file
 from depthscope.errors import UsageError
 from depthscope.reports.chart import svg_lines
 from depthscope.reports.rows import LEGEND, header, table
@@ -50,12 +51,10 @@ def report(*scans: Scan, to: str | Path = "report.html") -> Path:
         )
     body = "".join(scan_html(s) for s in scans)
     page = (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>depthscope report</title><style>{_CSS}</style>'
-        f"</head><body><h1>depthscope</h1><p>Where do the tokens grow alike, and why?</p>{together}{body}</body></html>"
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>depthscope report</title>'
+        f"<style>{_CSS}</style></head>"
+        f"<body><h1>depthscope</h1><p>Where do the tokens grow alike, and why?</p>{together}{body}</body></html>"
     )
-    path = Path(to)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    part.write_text(page, encoding="utf-8")
-    part.replace(path)
-    return path
+    with whole_file(to) as part:
+        part.write_text(page, encoding="utf-8")
+    return Path(to)

@@ -5,11 +5,11 @@ from typing import Any
 
 import torch
 
+from depthscope._files import whole_file
 from depthscope.errors import MissingExtraError
+from depthscope.reports.chart import COLOURS
 from depthscope.scans.record import Scan
 from depthscope.scans.verdict import floor_of
-
-_COLOURS = ("#c0392b", "#2471a3", "#1e8449", "#9a7d0a", "#7d3c98")
 
 
 def draw(*scans: Scan) -> Any:
@@ -20,7 +20,7 @@ def draw(*scans: Scan) -> Any:
         raise MissingExtraError("draw: needs matplotlib. pip install 'depthscope[plot]'") from None
     figure = Figure(figsize=(11, 7), layout="constrained")
     ((similar, diverse), (steps, heads)) = figure.subplots(2, 2)
-    for scan, colour in zip(scans, _COLOURS, strict=False):
+    for scan, colour in zip(scans, COLOURS, strict=False):
         _similarity(similar, scan, colour)
         diverse.semilogy(
             scan.states["t_div"].clamp_min(1e-32), color=colour, label=f"{scan.title}: {scan.verdict.status}"
@@ -69,9 +69,6 @@ def _heads(ax: Any, scan: Scan) -> None:
 
 def picture(*scans: Scan, to: str | Path) -> Path:
     """Draw and write; the whole file or none."""
-    path = Path(to)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name("part-" + path.name)
-    draw(*scans).savefig(part, dpi=140)
-    part.replace(path)
-    return path
+    with whole_file(to) as part:
+        draw(*scans).savefig(part, dpi=140)
+    return Path(to)

@@ -31,7 +31,7 @@ def table(scan: Scan, most: int = 13) -> tuple[list[str], list[list[str]]]:
     for step in scan.step_names:
         row = scan.steps[step]
         if "xi_1" in row and not step.endswith("_norm"):
-            columns[f"x {step}"] = [math.nan, *(row["xi_1"] / row["xi_2"]).tolist()]
+            columns[f"x {step}".replace("attention", "attn")] = [math.nan, *(row["xi_1"] / row["xi_2"]).tolist()]
     for name in ("delta", "lambda_2", "omega", "attention_entropy"):
         if name in scan.heads:
             columns[name.removeprefix("attention_")] = [math.nan, *scan.heads[name].nanmean(-1).tolist()]
@@ -46,10 +46,10 @@ def _cell(value: float, block: int) -> str:
         return "" if block == 0 else "nan"
     if value == 0 or 1e-3 <= abs(value) < 1e4:
         return f"{value:.3f}"
-    return f"{value:.1e}"
+    return f"{value:.1e}".replace("e-0", "e-").replace("e+0", "e")
 
 
 LEGEND = (
-    "t_sim: share of the signal that all tokens have in common (1 = all alike); t_div = 1 - t_sim; x attention, x ffn: "
-    "how much that step multiplies t_sim / t_div; delta, lambda_2, omega: how attention mixes (0 = averages all tokens)."
+    "t_sim: share of the signal that all tokens have in common (1 = all alike); t_div = 1 - t_sim; x attn, x ffn: "
+    "that step multiplies t_sim / t_div by this; delta, lambda_2, omega: how attention mixes (0 = averages all tokens)."
 )

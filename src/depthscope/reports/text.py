@@ -21,9 +21,9 @@ def scan_view(scan: Scan) -> Any:
     style = _STYLE.get(verdict.status, "red")
     chart = "\n".join(bars(scan.states["t_sim"].tolist()))
     names, cells = table(scan)
-    grid = Table(box=None, pad_edge=False, header_style="bold")
+    grid = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for name in names:
-        grid.add_column(name, justify="right")
+        grid.add_column(name, justify="right", no_wrap=True)
     for row in cells:
         grid.add_row(*row)
     body: list[Any] = [

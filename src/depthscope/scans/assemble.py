@@ -10,7 +10,7 @@ from depthscope.scans.reading import WHOLE, Reading, stacked
 from depthscope.scans.record import Scan
 from depthscope.traces.steps import placement_of
 
-UNCONVERGED = 1e-2  # a relative residual above this is said aloud
+UNCONVERGED = 0.1  # a relative residual above this is said aloud
 LEAKING = 1e-3  # so is attention to padding above this share
 
 
@@ -77,10 +77,7 @@ def _steps(readings: list[Reading]) -> dict[str, dict[str, Tensor]]:
         quantities = next(row for blocks in rows for row in blocks if row)
         steps[name] = {}
         for quantity in quantities:
-            parts = [
-                stacked([row.get(quantity) for row in blocks], r.samples)
-                for r, blocks in zip(readings, rows, strict=True)
-            ]
+            parts = [stacked([row.get(quantity) for row in blocks]) for blocks in rows if any(blocks)]
             steps[name][quantity] = torch.cat(parts, dim=-1).mean(-1)
     return steps
 
@@ -117,6 +114,9 @@ def _attention_notes(readings: list[Reading], residuals: dict[str, float]) -> li
     leak = max((a.leak for a in found), default=0.0)
     if leak > LEAKING:
         notes.append(f"attention gives up to {leak:.0%} of its weight to padding: the model was not given the mask")
+    samples = readings[0].samples
+    if found and found[0].residuals and found[0].iterated < samples == readings[0].log.frames.pairs[0][0]:
+        notes.append(f"delta and lambda_2 were measured on {found[0].iterated} of {samples} sequences, to save time")
     missing = sum(a is None for a in readings[0].attentions())
     if found and missing:
         notes.append(f"{missing} of {readings[0].depth} blocks have no self-attention that could be seen")

@@ -7,18 +7,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope._registry import MetricFacts
+from depthscope._registry import TABLES, MetricFacts
 from depthscope.errors import ShapeError
-from depthscope.metrics._energies import Energies, energies
-from depthscope.metrics._pattern import pattern_of
+from depthscope.metrics._chunks import Energies, chunks
+from depthscope.metrics._pattern import Scratch, pattern_of
 from depthscope.traces.attention import AttentionSeen
 
-SKETCH = 128  # channels that stand for all of a wide X when mu_2 is measured
+INSIDE = 1 << 20  # elements of a state that the steps inside a block may cost: sequences beyond are left out
+ITERATED = 1 << 23  # elements of P that the iterated statistics may cost for each attention: sequences beyond are left
+TOLERANCE = 0.06  # of their residual; the error is far smaller
+SKETCH = 64  # channels that stand for all of a wide X when mu_2 is measured
 
 
 @dataclass(eq=False)
 class StateNumbers:
-    """Per sample: the two energies always, the state metrics at the ends of blocks; the gradient when it is followed."""
+    """Per sample: the two energies, and the state metrics at the ends of blocks; the gradient when it is followed."""
 
     energies: Energies
     masked: bool
@@ -48,14 +51,22 @@ class StateReader:
                 "Similarity compares tokens: give longer inputs."
             )
         mask = self.mask.to(tokens.device) if self.mask is not None and self.mask.shape == tokens.shape[:-1] else None
+        if numbers is not None and (numbers.whole or not whole):
+            return numbers
+        if not whole:
+            few = max(1, INSIDE // (tokens.shape[-2] * tokens.shape[-1]))
+            tokens, mask = tokens[:few], mask if mask is None else mask[:few]
+        pairs: list[Energies] = []
+        columns: dict[str, list[Tensor]] = {f.facts.name: [] for f in self.metrics} if whole else {}
+        for chunk in chunks(tokens, mask, where="scan"):
+            pairs.append(chunk.energies)
+            for name, column in columns.items():
+                column.append(TABLES["metric"][name].facts.formula(chunk))
+        energies = Energies(*(torch.cat(column) for column in zip(*pairs, strict=True)))
+        values = {name: torch.cat(column) for name, column in columns.items()}
         if numbers is None:
-            numbers = StateNumbers(energies(tokens, mask, where="scan"), mask is not None)
-        if whole and not numbers.whole:
-            numbers.whole = True
-            for function in self.metrics:
-                facts: MetricFacts = function.facts
-                value = facts.formula(numbers.energies) if facts.formula else function(tokens, mask=mask)
-                numbers.values[facts.name] = value.flatten()
+            return StateNumbers(energies, mask is not None, values, whole)
+        numbers.energies, numbers.values, numbers.whole = energies, values, True
         return numbers
 
 
@@ -67,6 +78,7 @@ class AttentionNumbers:
     residuals: dict[str, float]
     causal: bool | None
     leak: float
+    iterated: int  # sequences that the iterated statistics were measured on
 
 
 class AttentionReader:
@@ -75,6 +87,7 @@ class AttentionReader:
     def __init__(self, metrics: list[Any], mask: Tensor | None) -> None:
         self.metrics, self.mask = metrics, mask
         self.sketches: dict[int, Tensor] = {}
+        self.scratch = Scratch()
 
     def __call__(self, seen: AttentionSeen, X: Tensor | None) -> AttentionNumbers | None:
         if not self.metrics:
@@ -91,21 +104,26 @@ class AttentionReader:
             mask=self.mask if fits else None,
             where="scan",
             trusted=True,
+            scratch=self.scratch,
         )
         columns: dict[str, list[Tensor]] = {}
         residuals: dict[str, float] = {}
         causal, leak = True, 0.0
+        few = min(batch[0], max(1, ITERATED // (batch[1] * pattern.n * pattern.m)))
         for part in pattern.parts():
             for function in self.metrics:
-                self._read(function.facts, part, X, columns, residuals)
+                if part.first < few * batch[1] or not function.facts.estimated:
+                    self._read(function.facts, part, X, columns, residuals)
             causal = causal and part.is_triangular()
             leak = max(leak, part.leak)
-        values = {name: torch.cat(parts).reshape(batch) for name, parts in columns.items()}
-        return AttentionNumbers(values, residuals, causal, leak)
+        values = {name: torch.cat(parts).reshape(-1, batch[1]) for name, parts in columns.items()}
+        return AttentionNumbers(values, residuals, causal, leak, few)
 
     def _read(self, facts: MetricFacts, part: Any, X: Tensor | None, columns: dict, residuals: dict) -> None:
         assert facts.formula is not None  # every attention metric has one
-        if "X" not in facts.takes:
+        if facts.estimated:
+            found = facts.formula(part, TOLERANCE)
+        elif "X" not in facts.takes:
             found = facts.formula(part)
         elif X is None:
             found = tuple(torch.full((part.size,), math.nan, dtype=torch.float64) for _ in facts.parts)
@@ -124,7 +142,7 @@ class AttentionReader:
     def _sketch(self, X: Tensor) -> Tensor | None:
         """Random orthonormal channels (d, SKETCH) for a wide X, the same in every block; None when X is narrow."""
         d = X.shape[-1]
-        if d <= 2 * SKETCH:
+        if d <= 4 * SKETCH:
             return None
         if d not in self.sketches:
             G = torch.randn(d, SKETCH, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

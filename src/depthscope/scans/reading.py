@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import MaskError
-from depthscope.metrics._energies import Energies
+from depthscope.metrics._chunks import Energies
 from depthscope.scans.readers import AttentionNumbers, StateNumbers
 from depthscope.traces.blocks import Found
 from depthscope.traces.log import Attention, Call, Log, State
@@ -46,7 +46,7 @@ class Reading:
         gaps = [i for i in range(1, self.depth) if self.blocks[i].source is not self.blocks[i - 1].result]
         if gaps:
             self.notes.append(
-                f"something happens between blocks: the input of block {gaps[0] + 1} is not the output of block {gaps[0]}"
+                f"something happens between blocks: block {gaps[0] + 1} does not start where block {gaps[0]} ended"
             )
         if self.log.frames.assumed:
             self.notes.append("no attention was seen, so the last axis but one was taken for the tokens")
@@ -73,7 +73,8 @@ class Reading:
 
     def _fold(self, values: Tensor) -> Tensor:
         """One value a sample: streams that were folded into the batch are averaged."""
-        return values.reshape(self.samples, -1).mean(-1)
+        values = values.flatten()
+        return values if len(values) <= self.samples else values.reshape(self.samples, -1).mean(-1)
 
     def step_names(self) -> list[str]:
         names: dict[str, None] = {}
@@ -93,7 +94,9 @@ class Reading:
         return rows
 
     def _move(self, source: State, result: State, bias: float) -> dict[str, Tensor]:
-        before, after = (Energies(*(self._fold(e) for e in s.numbers.energies)) for s in (source, result))
+        both = [Energies(*(self._fold(e) for e in s.numbers.energies)) for s in (source, result)]
+        few = min(len(energies.common) for energies in both)  # inside a block fewer sequences may have been measured
+        before, after = (Energies(e.common[:few], e.centred[:few]) for e in both)
         row = {"t_sim": after.common / after.total, "t_div": after.centred / after.total}
         tokens = source.shape[source.axis] if source.axis is not None else math.nan
         row["bias_share"] = tokens * bias / after.common  # of the common part after the step
@@ -131,7 +134,8 @@ class Reading:
         return math.sqrt(sum(v for name, v in self.gradients.items() if name.startswith(inside)))
 
 
-def stacked(rows: list[Tensor | None], samples: int) -> Tensor:
+def stacked(rows: list[Tensor | None]) -> Tensor:
     """Per sample values of every row, (rows, samples), NaN where a row is missing."""
-    missing = torch.full((samples,), math.nan, dtype=torch.float64)
+    found = next(row for row in rows if row is not None)
+    missing = torch.full((len(found),), math.nan, dtype=torch.float64)
     return torch.stack([missing if row is None else row.double().cpu() for row in rows])

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from depthscope._files import whole_file
 from depthscope._registry import TABLES, unknown
 from depthscope.errors import MissingExtraError, RecordError, UnknownNameError
 from depthscope.scans.verdict import Verdict, judge
@@ -104,12 +105,12 @@ class Scan:
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> "Scan":
         if not isinstance(record, dict) or record.get("format") != FORMAT:
-            raise RecordError(
-                f"Scan: a record must say format {FORMAT!r}; got {record.get('format') if isinstance(record, dict) else type(record).__name__!r}. Save it with scan.save()."
-            )
+            got = record.get("format") if isinstance(record, dict) else type(record).__name__
+            raise RecordError(f"Scan: a record must say format {FORMAT!r}; got {got!r}. Save it with scan.save().")
         if record.get("version") != VERSION:
             raise RecordError(
-                f"Scan: this depthscope reads format version {VERSION}; got {record.get('version')}. Use the depthscope that wrote it."
+                f"Scan: this depthscope reads format version {VERSION}; got {record.get('version')}. "
+                "Use the depthscope that wrote it."
             )
         missing = [f.name for f in fields(cls) if f.name not in record]
         if missing:
@@ -128,11 +129,8 @@ class Scan:
 
     def save(self, path: str | Path) -> None:
         """Write the record as JSON: the whole file or none."""
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(path.name + ".part")
-        part.write_text(json.dumps(self.to_dict(), indent=1, allow_nan=False))
-        part.replace(path)
+        with whole_file(path) as part:
+            part.write_text(json.dumps(self.to_dict(), indent=1, allow_nan=False))
 
     @classmethod
     def load(cls, path: str | Path) -> "Scan":

@@ -144,21 +144,20 @@ class Settings:
                 raise
             except Exception as error:
                 raise ForwardError(
-                    f"scan: the model must run on these inputs; {type(model).__name__} raised {type(error).__name__}: {error}. "
-                    "Call the model yourself with the same inputs to see where."
+                    f"scan: the model must run on these inputs; {type(model).__name__} raised "
+                    f"{type(error).__name__}: {error}. Call the model yourself with the same inputs to see where."
                 ) from error
 
 
 def weight_gradients(model: nn.Module, loss: Tensor) -> dict[str, float]:
     """Squared gradient norm of each parameter, by its path; .grad is not touched."""
     if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
-        what = (
-            f"{tuple(loss.shape)}, requires_grad={loss.requires_grad}"
-            if isinstance(loss, Tensor)
-            else type(loss).__name__
-        )
+        got = type(loss).__name__
+        if isinstance(loss, Tensor):
+            got = f"shape {tuple(loss.shape)}, requires_grad={loss.requires_grad}"
         raise UsageError(
-            f"scan: gradients must be a function of the model's output that returns a scalar loss with a gradient; got {what}. Try gradients=lambda out: out.last_hidden_state.square().mean()."
+            f"scan: gradients must be a function of the model's output that returns a scalar loss; got {got}. "
+            "Try gradients=lambda out: out.last_hidden_state.square().mean()."
         )
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     found = torch.autograd.grad(loss, [p for _, p in named], allow_unused=True)

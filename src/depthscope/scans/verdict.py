@@ -94,7 +94,10 @@ def judge(scan: "Scan") -> Verdict:
         )
     if pace >= FAST and end < 0.5 * values[0] and end / pace**depth < LOST:
         more = math.ceil(math.log(end / LOST) / math.log(pace))
-        text = f"Tokens grow alike: t_div {end:.2g} at block {depth}, divided by {pace:.2f} a block; lost after {more} more blocks.{because}"
+        text = (
+            f"Tokens grow alike: t_div {end:.2g} at block {depth}, divided by {pace:.2f} in every block; "
+            f"{more} more blocks would lose them.{because}"
+        )
         advice = "No fix needed at this depth; deeper, one will be. " + _advice(scan)
         return Verdict("escalating", None, None, end, pace, driver, shares, False, text, advice)
     text = f"{end:.0%} of the signal still differs between tokens at block {depth} (t_div {end:.2g}).{because}"
@@ -144,7 +147,8 @@ def _driver(shares: dict[str, float]) -> str:
 def _advice(scan: "Scan") -> str:
     if scan.causal:
         return "Ways out: pre-norm, a smaller residual branch, or a de-escalation that uses past tokens only."
-    return 'Ways out: ds.fix_(model, ds.remedies.DeEscalate(tau=1.0), at="block_out"), pre-norm, a smaller residual branch.'
+    remedy = 'ds.fix_(model, ds.remedies.DeEscalate(tau=1.0), at="block_out")'
+    return f"Ways out: {remedy}, pre-norm, a smaller residual branch."
 
 
 def _stays_below(values: list[float], limit: float) -> int | None:

@@ -1,7 +1,7 @@
 """Attention seen at the function that computes it: every family passes here, whatever its modules are called.
 
-Models call torch's scaled_dot_product_attention (q, k, v), or take a softmax with an (n, n) result. nn.MultiheadAttention
-does either one inside a single function, whose body is therefore run under the watch as well.
+Models call torch's scaled_dot_product_attention (q, k, v), or take a softmax with an (n, n) result.
+nn.MultiheadAttention does either one inside a single function, whose body is therefore run under the watch as well.
 """
 
 import types

@@ -41,7 +41,8 @@ def batches(inputs: Any, mask: Any = None) -> Iterator[Batch]:
         )
     if mask is not None and (isinstance(mask, Tensor) or not isinstance(mask, Iterable)):
         raise MaskError(
-            "scan: inputs is an iterable of batches, so mask must be an iterable of masks; got one mask. Give one for each batch."
+            "scan: inputs is an iterable of batches, so mask must be an iterable of masks; got one mask. "
+            "Give one for each batch."
         )
     masks = iter(mask) if mask is not None else None
     count = 0

@@ -1,7 +1,7 @@
 """What happens inside a block: its residual stream step by step, and where the norms sit.
 
-The stream starts at the block's input. A sum that has the stream (or a norm of it) as one operand moves it on; the other
-operand is a branch. This needs no names of modules: BERT, Llama, nn.TransformerEncoder and x-transformers read alike.
+The stream starts at the block's input. A sum that has the stream (or a norm of it) as one operand moves it on; the
+other operand is a branch. This needs no names of modules: BERT, Llama and x-transformers read alike.
 """
 
 from collections import Counter

@@ -61,12 +61,12 @@ def first_tokens(args: tuple, kwargs: Mapping[str, Any]) -> Tensor | None:
 
 
 def tokens_out(output: Any, shape: tuple[int, ...]) -> Tensor | None:
-    """What a module that took tokens of this shape gave back: the same shape, or streams of it folded into the batch."""
+    """What a module gave back for tokens of this shape: the same shape, or streams of it folded into the batch."""
     if isinstance(output, Tensor):
         tensors = [output]
     else:
         items = output.values() if isinstance(output, Mapping) else output
-        tensors = [i for i in items if isinstance(i, Tensor)] if isinstance(items, list | tuple | Iterable) else []
+        tensors = [i for i in items if isinstance(i, Tensor)] if isinstance(items, Iterable) else []
     tensors = [t for t in tensors if t.is_floating_point() and not t.is_nested]
     for tensor in tensors:
         if tuple(tensor.shape) == shape:

@@ -1,4 +1,4 @@
-"""Run a model and leave no trace of it: random state, buffers, hooks and gradients are as before, also after an error."""
+"""Run a model and leave no trace of it: random state and buffers are as before, also after an error."""
 
 import random
 from collections.abc import Iterator

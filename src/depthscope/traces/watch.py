@@ -160,9 +160,12 @@ class Watch(TorchFunctionMode):
 
     def _find(self, tensor: Any) -> tuple[State, float] | None:
         entry = self._known.get(id(tensor))
-        if entry is None or not isinstance(tensor, Tensor) or entry[0]() is not tensor or entry[1] != version(tensor):
+        if entry is None:
             return None
-        return entry[2], entry[3]
+        reference, seen, state, scale = entry
+        if reference() is not tensor:  # the id is used again
+            return None
+        return (state, scale) if seen == version(tensor) else None
 
     def _measure(self, tensor: Tensor, state: State, whole: bool) -> None:
         state.axis = self.log.frames.axis_of(state.shape)

@@ -1,0 +1,157 @@
+"""What a scan costs, as ratios measured in one run: python benchmarks/scan.py   (about 3 minutes on 2 cores)
+
+Machines are noisy, and noise only adds: both sides of each ratio alternate, and the fastest run of each is compared.
+Run it with nothing else on the machine. Memory is the peak of a process of its own.
+"""
+
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+import transformers
+
+import depthscope as ds
+
+transformers.logging.set_verbosity_error()
+
+
+def ratio(slow: Callable[[], object], fast: Callable[[], object], rounds: int) -> tuple[float, float]:
+    """Fastest time of the first over that of the second, the two alternating; and the second's in seconds."""
+    slow(), fast()
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(rounds):
+        for f, column in zip((slow, fast), times, strict=True):
+            start = time.perf_counter()
+            f()
+            column.append(time.perf_counter() - start)
+    a, b = map(min, times)
+    return a / b, b
+
+
+def bert(depth: int, width: int = 768, heads: int = 12) -> transformers.BertModel:
+    config = transformers.BertConfig(
+        num_hidden_layers=depth, hidden_size=width, num_attention_heads=heads, intermediate_size=4 * width
+    )
+    return transformers.BertModel(config).eval()
+
+
+def line(what: str, value: float, limit: str, more: str = "") -> None:
+    print(f"{what:<66} {value:8.2f}   {limit:<22} {more}", flush=True)
+
+
+@torch.no_grad()
+def scans() -> None:
+    model, ids = bert(12), torch.randint(0, 30000, (4, 512))
+    states, plain = ratio(lambda: ds.scan(model, ids, attention=False), lambda: model(ids), 9)
+    line(
+        "scan, state metrics / plain forward (BERT-base, 4 x 512)",
+        states,
+        "goal 1.05, most 1.15",
+        f"forward {plain:.2f} s",
+    )
+    heads, plain = ratio(lambda: ds.scan(model, ids), lambda: model(ids), 7)
+    line("scan with attention statistics / plain forward", heads, "most 2.0", f"forward {plain:.2f} s")
+
+
+def memory() -> None:
+    peaks = [float(subprocess.check_output([sys.executable, __file__, what], text=True)) for what in ("plain", "scan")]
+    line(
+        "peak memory, 100-block scan / plain forward (d 768, 4 x 256)",
+        peaks[1] / peaks[0],
+        "most 1.1",
+        f"{peaks[0]:.0f} MiB plain",
+    )
+
+
+@torch.no_grad()
+def peak(what: str) -> None:
+    """Run in a process of its own: print the peak resident memory in MiB."""
+    model, ids = bert(100), torch.randint(0, 30000, (4, 256))
+    ds.scan(model, ids) if what == "scan" else model(ids)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+def pairwise_cosine(X: torch.Tensor) -> torch.Tensor:
+    """Eq. (1) as it is written: the cosine of every pair of tokens."""
+    n = X.shape[-2]
+    pairs = torch.nn.functional.cosine_similarity(X[:, :, None].double(), X[:, None, :].double(), dim=-1)
+    return pairs.triu(1).sum((-2, -1)) * 2 / (n * n - n)
+
+
+def gram_cosine(X: torch.Tensor) -> torch.Tensor:
+    """The same by one matrix product of n x n."""
+    U = torch.nn.functional.normalize(X.double(), dim=-1)
+    n = X.shape[-2]
+    return (U @ U.mT).triu(1).sum((-2, -1)) * 2 / (n * n - n)
+
+
+def metrics() -> None:
+    X = torch.randn(1, 1024, 256)
+    error = abs(float(pairwise_cosine(X) - ds.metrics.t_cos(X)))
+    times, _ = ratio(lambda: pairwise_cosine(X), lambda: ds.metrics.t_cos(X), 3)
+    line("pairwise cosine / t_cos (n 1024, d 256)", times, "at least 50", f"difference {error:.0e}")
+    times, _ = ratio(lambda: gram_cosine(X), lambda: ds.metrics.t_cos(X), 9)
+    line("cosine by one n x n product / t_cos", times, "")
+    P = real_attention(2048)
+    Pi_2_P = P - P.mean(-2, keepdim=True)
+    exact = float(torch.linalg.eigvals(Pi_2_P).abs().max())
+    times, _ = ratio(lambda: torch.linalg.eigvals(P), lambda: ds.metrics.lambda_2(P), 1)
+    line(
+        "torch.linalg.eigvals / lambda_2 (n 2048)",
+        times,
+        "at least 20",
+        f"error {abs(float(ds.metrics.lambda_2(P)) / exact - 1):.1e}",
+    )
+    exact = float(torch.linalg.svdvals(Pi_2_P)[0])
+    times, _ = ratio(lambda: torch.linalg.svdvals(Pi_2_P), lambda: ds.metrics.delta(P), 3)
+    line(
+        "torch.linalg.svdvals / delta (n 2048)",
+        times,
+        "at least 4",
+        f"error {abs(float(ds.metrics.delta(P)) / exact - 1):.1e}",
+    )
+
+
+def long_sequence() -> None:
+    q, k = torch.randn(2, 1, 1, 16384, 64).unbind(0)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.perf_counter()
+    value, residual = ds.metrics.delta(q=q, k=k, return_residual=True)
+    seconds = time.perf_counter() - start
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    line(
+        "delta of one head at n 16384, seconds",
+        seconds,
+        f"P would take {16384**2 * 4 / 2**20:.0f} MiB",
+        f"delta {float(value):.4f}, residual {float(residual):.0e}, peak + {grown:.0f} MiB",
+    )
+
+
+@torch.no_grad()
+def real_attention(n: int) -> torch.Tensor:
+    """P of one head in the third block of a BERT with n positions."""
+    config = transformers.BertConfig(num_hidden_layers=3, max_position_embeddings=n, attn_implementation="eager")
+    model = transformers.BertModel(config).eval()
+    model.set_attn_implementation("eager")
+    return model(torch.randint(0, 30000, (1, n)), output_attentions=True).attentions[2][0, 0]
+
+
+def imports() -> None:
+    def seconds(module: str) -> float:
+        code = f"import time; t = time.perf_counter(); import {module}; print(time.perf_counter() - t)"
+        return min(float(subprocess.check_output([sys.executable, "-c", code], text=True)) for _ in range(5))
+
+    line("import depthscope / import torch", seconds("depthscope") / seconds("torch"), "most 1.2")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        peak(sys.argv[1])
+    else:
+        torch.manual_seed(0)
+        print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+        for part in (imports, metrics, scans, long_sequence, memory):
+            part()

@@ -1,0 +1,60 @@
+"""depthscope ls: what there is, by name."""
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+
+class Shelf(StrEnum):
+    """The shelves that can be listed."""
+
+    metrics = "metrics"
+    remedies = "remedies"
+    models = "models"
+
+
+def command(shelf: Annotated[Shelf, typer.Argument(help="What to list.")]) -> None:
+    """List the metrics, remedies or model presets, one line each."""
+    from rich.console import Console
+    from rich.table import Table
+
+    grid = Table(box=None, pad_edge=False, show_header=True, header_style="bold")
+    names, rows = {"metrics": metrics, "remedies": remedies, "models": models}[shelf.value]()
+    for name in names:
+        grid.add_column(name, no_wrap=name == names[0])
+    for row in rows:
+        grid.add_row(*row)
+    Console().print(grid)
+
+
+def metrics() -> tuple[list[str], list[list[str]]]:
+    from depthscope._registry import TABLES
+
+    def row(f: Any) -> list[str]:
+        facts = f.facts
+        asked = "" if facts.default else "on request"
+        return [facts.name, facts.kind, asked, facts.summary]
+
+    ordered = sorted(
+        TABLES["metric"].values(), key=lambda f: (["state", "step", "attention"].index(f.facts.kind), f.facts.name)
+    )
+    return ["metric", "of one", "", "what it says"], [row(f) for f in ordered]
+
+
+def remedies() -> tuple[list[str], list[list[str]]]:
+    from depthscope import remedies as shelf
+    from depthscope._registry import TABLES
+
+    rows = [[name, TABLES["remedy"][name].at, _first_line(TABLES["remedy"][name])] for name in dir(shelf)]
+    return ["remedy", "site", "formula"], rows
+
+
+def models() -> tuple[list[str], list[list[str]]]:
+    from depthscope.models.resolve import presets
+
+    return ["preset", "what it is"], [[name, _first_line(build)] for name, build in sorted(presets().items())]
+
+
+def _first_line(thing: Any) -> str:
+    return (thing.__doc__ or "").strip().splitlines()[0]

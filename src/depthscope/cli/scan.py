@@ -1,0 +1,131 @@
+"""depthscope scan: how alike are the tokens after every block, what makes them so, and does a remedy help?"""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from depthscope._files import whole_file
+from depthscope.cli import options
+from depthscope.errors import CausalLeakError, UsageError
+
+
+def command(
+    model: options.Model,
+    depth: options.Depth = 12,
+    width: options.Width = 256,
+    heads: options.Heads = 4,
+    tokens: options.Tokens = 64,
+    batch: options.Batch = 4,
+    seed: options.Seed = 0,
+    inputs: options.Inputs = None,
+    text: options.Text = None,
+    blocks: options.Blocks = None,
+    metrics: Annotated[str | None, typer.Option(help="Comma-separated names (depthscope ls metrics).")] = None,
+    attention: Annotated[bool, typer.Option(help="Measure the attention heads too.")] = True,
+    fix: Annotated[str | None, typer.Option(help="A remedy to compare with, for example de_escalate.")] = None,
+    tau: Annotated[
+        float, typer.Option(help="Strength of de_escalate: 1 removes the mean token, 0 does nothing.")
+    ] = 1.0,
+    at: Annotated[str | None, typer.Option(help="Where the remedy acts: block_out or block_in.")] = None,
+    out: Annotated[
+        list[str] | None, typer.Option(help="Write a report here: .html, .png, .svg, .pdf or .json. May be repeated.")
+    ] = None,
+    as_json: Annotated[
+        str | None, typer.Option("--json", help="Write the numbers to this file; - writes them to stdout, alone.")
+    ] = None,
+) -> None:
+    """See in which block the tokens grow alike (collapse, over-smoothing), and what drives it.
+
+    Example: depthscope scan bert --depth 100
+    """
+    from depthscope.models.resolve import resolve
+    from depthscope.models.sizes import Sizes
+
+    writers = [writer_for(path) for path in out or []]
+    built, given = resolve(model, Sizes(depth, width, heads, tokens, batch, seed), inputs=inputs, text=text)
+    chosen = {"metrics": metrics.split(",") if metrics else None, "blocks": blocks, "attention": attention}
+    scans = [measured(built, given, "scanning", **chosen)]
+    if fix is not None:
+        scans.append(fixed_scan(built, given, scans[0], fix, tau, at, chosen))
+    if as_json == "-":
+        typer.echo(json.dumps(as_record(scans), indent=1, allow_nan=False))
+    else:
+        show(scans)
+    if as_json and as_json != "-":
+        write_json(scans, as_json)
+    for write in writers:
+        write(scans)
+
+
+def measured(model: Any, given: Any, what: str, **chosen: Any) -> Any:
+    """ds.scan with a counter of blocks on stderr, which a run under two seconds never shows."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    from depthscope.scans.scan import scan
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=2) as progress:
+        task = progress.add_task(what)
+        return scan(model, given, on_block=lambda n: progress.update(task, description=f"{what}: block {n}"), **chosen)
+
+
+def fixed_scan(model: Any, given: Any, before: Any, fix: str, tau: float, at: str | None, chosen: dict) -> Any:
+    """The same scan with the remedy in place; refused where it would show a causal model its future."""
+    from depthscope._registry import TABLES, lookup
+    from depthscope.remedies._fix import fix_
+
+    names = {
+        "".join("_" + c.lower() if c.isupper() else c for c in name).lstrip("_"): name for name in TABLES["remedy"]
+    }
+    remedy = lookup("remedy", names.get(fix, fix))(tau=tau)
+    if before.causal and not remedy.causal_safe:
+        raise CausalLeakError(
+            f"--fix {fix}: it uses all tokens, and {before.model} is causal: every token would see its future. "
+            "Use a remedy that is causal-safe."
+        )
+    with fix_(model, remedy, at=at, blocks=chosen["blocks"] or before.blocks):
+        return measured(model, given, "scanning again with the remedy", **chosen)
+
+
+def show(scans: list[Any]) -> None:
+    from rich.console import Console
+
+    from depthscope.reports.text import scan_view
+
+    console = Console()
+    for scan in scans:
+        console.print(scan_view(scan))
+
+
+def as_record(scans: list[Any]) -> Any:
+    """One scan is its own record; with a remedy there are two, before and after."""
+    if len(scans) == 1:
+        return scans[0].to_dict()
+    return {"before": scans[0].to_dict(), "after": scans[1].to_dict()}
+
+
+def write_json(scans: list[Any], path: str) -> None:
+    with whole_file(path) as part:
+        part.write_text(json.dumps(as_record(scans), indent=1, allow_nan=False))
+    typer.echo(f"wrote {path}", err=True)
+
+
+def writer_for(path: str) -> Any:
+    """What writes a file of this kind; known before the model runs, so that a wrong name costs nothing."""
+    from depthscope.reports.html import report
+    from depthscope.reports.plots import picture
+
+    kind = Path(path).suffix
+    if kind == ".json":
+        return lambda scans: write_json(scans, path)
+    if kind not in (".html", ".png", ".svg", ".pdf"):
+        raise UsageError(f"--out: the file must end in .html, .png, .svg, .pdf or .json; got {path!r}.")
+
+    def write(scans: list[Any]) -> None:
+        (report if kind == ".html" else picture)(*scans, to=path)
+        typer.echo(f"wrote {path}", err=True)
+
+    return write

@@ -1,0 +1,1 @@
+"""Models by name: presets at random initialisation, and whatever a user points at."""

@@ -1,0 +1,137 @@
+"""MODEL on the command line: a preset, package.module:function, a local Hugging Face folder, or a hub id."""
+
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from depthscope._registry import TABLES, import_folder, unknown
+from depthscope.errors import ForwardError, MissingExtraError, UnknownNameError, UsageError
+from depthscope.models.sizes import Sizes
+
+
+def presets() -> dict[str, Any]:
+    """All presets by name."""
+    import_folder("depthscope.models", [str(Path(__file__).parent)])
+    return TABLES["preset"]
+
+
+def resolve(name: str, sizes: Sizes, *, inputs: str | None = None, text: str | None = None) -> tuple[nn.Module, Any]:
+    """A model and inputs for it."""
+    torch.manual_seed(sizes.seed)
+    if ":" in name:
+        model = call(name)
+        given = None
+        if isinstance(model, tuple) and len(model) == 2:
+            model, given = model
+        if not isinstance(model, nn.Module):
+            raise UsageError(
+                f"{name}: must return an nn.Module (or a model and its inputs); got {type(model).__name__}."
+            )
+        given = call(inputs) if inputs else given
+        if given is None:
+            raise UsageError(f"{name}: a model of your own needs inputs. Pass --inputs package.module:function.")
+        return model, given
+    if name in presets():
+        model, given = presets()[name](sizes)
+        given = text_ids(text, model, sizes) if text else given
+    elif Path(name).is_dir() or "/" in name:
+        model, given = hugging_face(name, sizes, text)
+    else:
+        raise UnknownNameError(
+            unknown("preset", name, presets()) + " A folder, a hub id, or package.module:function will do too."
+        )
+    return model, call(inputs) if inputs else given
+
+
+def call(target: str) -> Any:
+    """Import package.module and call the function; the current folder is on the path, as with python -m."""
+    module_name, _, function_name = target.partition(":")
+    if not module_name or not function_name:
+        raise UsageError(f"{target!r}: must be package.module:function. Write a colon between the two.")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise UsageError(
+            f"{target}: the module must be importable from here; {error}. Run in its folder or install it."
+        ) from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        names = [n for n in vars(module) if callable(getattr(module, n)) and not n.startswith("_")]
+        raise UnknownNameError(f"{target}: " + unknown("function", function_name, names))
+    try:
+        return function()
+    except Exception as error:
+        raise ForwardError(
+            f"{target}: must return without arguments; it raised {type(error).__name__}: {error}."
+        ) from error
+
+
+def hugging_face(name: str, sizes: Sizes, text: str | None) -> tuple[nn.Module, Any]:
+    """A model from a folder or the hub, with its tokenizer's view of the text, or random ids."""
+    try:
+        import transformers
+    except ImportError:
+        raise MissingExtraError(f"{name}: needs transformers. pip install 'depthscope[hf]'") from None
+    local = Path(name).is_dir()
+    if local and not (Path(name) / "config.json").is_file():
+        raise UsageError(
+            f"{name}: a model folder must hold config.json; it does not. Save with model.save_pretrained(folder)."
+        )
+    try:
+        model = transformers.AutoModel.from_pretrained(name, local_files_only=local).eval()
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UsageError(
+            f"{name}: the model must load with transformers.AutoModel; {type(error).__name__}: {reason}"
+        ) from error
+    if text is None:
+        return model, _random_inputs(model, sizes)
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(name, local_files_only=local)
+    except Exception as error:
+        raise UsageError(
+            f"{name}: --text needs the model's tokenizer in the same place; {type(error).__name__}."
+        ) from error
+    ids = tokenizer(read_text(text), return_tensors="pt").input_ids[0]
+    return model, _rows(ids, sizes)
+
+
+def _random_inputs(model: Any, sizes: Sizes) -> torch.Tensor:
+    config = model.config
+    if getattr(config, "image_size", None) and not getattr(config, "vocab_size", None):
+        side = config.image_size if isinstance(config.image_size, int) else config.image_size[0]
+        return torch.randn(sizes.batch, getattr(config, "num_channels", 3), side, side)
+    return torch.randint(0, config.vocab_size, (sizes.batch, sizes.tokens))
+
+
+def text_ids(path: str, model: Any, sizes: Sizes) -> torch.Tensor:
+    """A preset has no tokenizer: each byte of the text is a token."""
+    if not hasattr(getattr(model, "config", None), "vocab_size"):
+        raise UsageError("--text: this preset does not read text. Use bert, gpt2, llama or another that does.")
+    ids = torch.tensor(list(read_text(path).encode())) % model.config.vocab_size
+    return _rows(ids, sizes)
+
+
+def read_text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UsageError(f"--text: the file must exist; {path!r} does not. Check the path.") from None
+    except (UnicodeDecodeError, OSError) as error:
+        raise UsageError(f"--text: {path!r} must be a UTF-8 text file; {error}.") from None
+
+
+def _rows(ids: torch.Tensor, sizes: Sizes) -> torch.Tensor:
+    rows = min(sizes.batch, len(ids) // sizes.tokens)
+    if rows == 0:
+        raise UsageError(
+            f"--text: must give at least {sizes.tokens} tokens; got {len(ids)}. Use a longer text or fewer --tokens."
+        )
+    return ids[: rows * sizes.tokens].reshape(rows, sizes.tokens)

@@ -1,0 +1,34 @@
+"""The sizes that a preset is built with."""
+
+from dataclasses import dataclass
+
+from depthscope.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """depth blocks of this width and heads, for a batch of sequences of tokens; seed fixes weights and inputs."""
+
+    depth: int = 12
+    width: int = 256
+    heads: int = 4
+    tokens: int = 64
+    batch: int = 4
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("depth", "width", "heads", "tokens", "batch"):
+            if getattr(self, name) < 1:
+                raise UsageError(
+                    f"sizes: {name} must be at least 1; got {getattr(self, name)}. Give a positive number."
+                )
+        if self.width % self.heads:
+            raise UsageError(
+                f"sizes: heads must divide the width; got width {self.width} and {self.heads} heads. "
+                f"Try --width {self.width // self.heads * self.heads or self.heads} or other --heads."
+            )
+
+    @property
+    def std(self) -> float:
+        """Hugging Face's 0.02 belongs to width 768; this keeps the gain d std^2 of every layer at other widths."""
+        return 0.02 * (768 / self.width) ** 0.5

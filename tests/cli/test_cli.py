@@ -1,0 +1,141 @@
+"""The command line: what a user types, what it prints, and no traceback for a mistake."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import depthscope as ds
+from depthscope.cli.main import app
+from depthscope.errors import DepthscopeError
+
+SMALL = ["--depth", "3", "--width", "32", "--heads", "2", "--tokens", "9", "--batch", "2"]
+
+
+def invoke(*words: str):
+    return CliRunner().invoke(app, list(words))
+
+
+def test_scan_prints_chart_verdict_and_table() -> None:
+    result = invoke("scan", "classic", *SMALL)
+    assert result.exit_code == 0
+    for words in ("TransformerEncoder", "3 blocks layers.*", "1.0 ┤", "DIVERSE", "lambda_2"):
+        assert words in result.output
+
+
+@pytest.mark.parametrize("preset", ["bert", "albert", "xlnet", "gpt2", "llama", "qwen3", "t5", "vit", "deit", "pre_norm"])
+def test_presets_have_the_depth_that_was_asked_for(preset: str) -> None:
+    result = invoke("scan", preset, *SMALL, "--json", "-")
+    assert result.exit_code == 0
+    record = json.loads(result.stdout)
+    assert record["depth"] == 3 and record["width"] == 32
+
+
+def test_json_alone_on_stdout_and_into_a_file(tmp_path: Path) -> None:
+    record = json.loads(invoke("scan", "classic", *SMALL, "--json", "-").stdout)
+    assert record["format"] == "depthscope.scan"
+    invoke("scan", "classic", *SMALL, "--json", str(tmp_path / "s.json"))
+    assert ds.Scan.load(tmp_path / "s.json").to_dict() == record
+
+
+def test_fix_shows_before_and_after_and_writes_reports(tmp_path: Path) -> None:
+    page, picture, record = tmp_path / "r.html", tmp_path / "p.png", tmp_path / "r.json"
+    result = invoke(
+        "scan", "classic", *SMALL, "--fix", "de_escalate", "--tau", "1",
+        "--out", str(page), "--out", str(picture), "--out", str(record),
+    )  # fmt: skip
+    assert result.exit_code == 0
+    assert "TransformerEncoder + DeEscalate(tau=1) at block_out" in result.output
+    assert page.read_text().count("<svg") == 3 and picture.stat().st_size > 10_000
+    both = json.loads(record.read_text())
+    assert both["before"]["remedies"] == [] and max(both["after"]["states"]["t_sim"][1:]) < 1e-6
+
+
+def test_a_model_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "def build():\n"
+        "    return nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 4, enable_nested_tensor=False)\n"
+        "def batch():\n    return torch.randn(2, 5, 16)\n"
+        "def broken():\n    raise ValueError('no weights')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert "4 x layers.*" in invoke("doctor", "mine:build", "--inputs", "mine:batch").output
+    for words, message in [
+        (["mine:build"], "needs inputs"),
+        (["mine:biuld", "--inputs", "mine:batch"], "Did you mean build"),
+        (["nowhere:build"], "must be importable"),
+        (["mine:broken"], "raised ValueError: no weights"),
+        (["mine:batch", "--inputs", "mine:batch"], "must return an nn.Module"),
+    ]:
+        with pytest.raises(DepthscopeError, match=message):
+            CliRunner().invoke(app, ["scan", *words], catch_exceptions=False)
+
+
+def test_a_local_hugging_face_folder(tmp_path: Path) -> None:
+    import transformers as T
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    T.BertModel(T.BertConfig(**sizes, vocab_size=99)).save_pretrained(tmp_path / "bert")
+    result = invoke("scan", str(tmp_path / "bert"), "--tokens", "9", "--json", "-")
+    assert json.loads(result.stdout)["depth"] == 2
+    with pytest.raises(DepthscopeError, match="must hold config.json"):
+        CliRunner().invoke(app, ["scan", str(tmp_path)], catch_exceptions=False)
+
+
+def test_text_as_input(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("the tokens grow alike, block after block. " * 5)
+    result = invoke("scan", "bert", *SMALL, "--text", str(tmp_path / "t.txt"), "--json", "-")
+    assert json.loads(result.stdout)["samples"] == 2
+    for name, message in [("no.txt", "file must exist"), ("short.txt", "must give at least 9 tokens; got 2")]:
+        (tmp_path / "short.txt").write_text("hi")
+        with pytest.raises(DepthscopeError, match=message):
+            CliRunner().invoke(app, ["scan", "bert", *SMALL, "--text", str(tmp_path / name)], catch_exceptions=False)
+
+
+def test_doctor_says_what_was_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mixer.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "class Mixer(nn.Module):\n"
+        "    def __init__(self):\n        super().__init__(); self.mix = nn.Linear(5, 5)\n"
+        "    def forward(self, x):\n        return x + self.mix(x.mT).mT\n"
+        "def build():\n    return nn.Sequential(Mixer(), Mixer()), torch.randn(2, 5, 16)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    output = invoke("doctor", "mixer:build").output
+    assert "none was in" in output and "2 x *" in output
+
+
+@pytest.mark.parametrize("shelf", ["metrics", "remedies", "models"])
+def test_ls(shelf: str) -> None:
+    output = invoke("ls", shelf).output
+    expected = {"metrics": dir(ds.metrics), "remedies": dir(ds.remedies), "models": ["bert", "classic", "llama"]}[shelf]
+    assert all(name in output for name in expected)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["scan", "berd"], "Did you mean bert"),
+        (["scan", "classic", "--metrics", "t_simm"], "Did you mean t_sim"),
+        (["scan", "classic", "--heads", "3", "--width", "32"], "heads must divide the width"),
+        (["scan", "classic", "--depth", "0"], "depth must be at least 1"),
+        (["scan", "classic", "--out", "x.docx"], "must end in .html"),
+        (["scan", "classic", *SMALL, "--fix", "de_escalte"], "Did you mean DeEscalate"),
+        (["scan", "gpt2", *SMALL, "--fix", "de_escalate"], "is causal"),
+        (["scan", "vit", *SMALL, "--text", "x"], "does not read text"),
+        (["scan", "no/such/model"], "must load with transformers"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_2(words: list[str], message: str) -> None:
+    with pytest.raises(DepthscopeError, match=message):
+        CliRunner().invoke(app, words, catch_exceptions=False)
+
+
+def test_no_traceback_in_a_real_process() -> None:
+    done = subprocess.run([sys.executable, "-m", "depthscope", "scan", "berd"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stdout == "" and "Traceback" not in done.stderr and "error: no preset is called 'berd'" in done.stderr

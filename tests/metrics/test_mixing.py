@@ -1,0 +1,134 @@
+"""omega and mu against Yu & Zhang 2023, eq. (10) and (12), head by head with n x n projectors."""
+
+import numpy as np
+import pytest
+import torch
+
+from depthscope.errors import ShapeError, StochasticError
+from depthscope.metrics import _pattern
+from depthscope.metrics._pattern import pattern_of
+from depthscope.metrics.mixing import mu, mu_of, omega
+from depthscope.metrics.spectrum import delta
+
+
+def projectors(n):
+    Pi_1 = np.ones((n, n)) / n
+    return Pi_1, np.eye(n) - Pi_1
+
+
+def omega_by_definition(X, P):
+    e = np.ones(len(X)) / np.sqrt(len(X))
+    return np.linalg.norm(e @ P @ projectors(len(X))[1] @ X) / np.linalg.norm(e @ X)
+
+
+def mu_by_definition(X, P):
+    return [np.linalg.norm(Pi @ P @ X) / np.linalg.norm(Pi @ X) for Pi in projectors(len(X))]
+
+
+def tokens_and_heads(batch, heads, n=6, d=4, temperature=2.0):
+    X = torch.randn(*batch, n, d, dtype=torch.float64) + 0.5
+    return X, (temperature * torch.randn(*batch, *heads, n, n, dtype=torch.float64)).softmax(-1)
+
+
+def both(X, P, mask=None):
+    """omega, mu_1, mu_2 in one tensor (..., 3)."""
+    return torch.stack([omega(X, P, mask=mask), *mu(X, P, mask=mask)], dim=-1)
+
+
+def truth_of(X, P):
+    return [omega_by_definition(X, P), *mu_by_definition(X, P)]
+
+
+@pytest.mark.parametrize("batch", [(), (2,), (2, 2)])
+@pytest.mark.parametrize("heads", [(), (1,), (3,)])
+def test_omega_is_eq_12_and_mu_is_eq_10(batch, heads):
+    X, P = tokens_and_heads(batch, heads)
+    found = both(X, P)
+    assert found.shape == (*batch, *heads, 3)
+    each_head = X.reshape(-1, 1, 6, 4).expand(-1, *(heads or (1,)), 6, 4).reshape(-1, 6, 4).numpy()
+    truth = [truth_of(x, p) for x, p in zip(each_head, P.reshape(-1, 6, 6).numpy(), strict=True)]
+    np.testing.assert_allclose(found.reshape(-1, 3), truth, rtol=1e-11)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_attention_in_a_narrow_dtype_keeps_the_digits_it_has(dtype):
+    X, P = tokens_and_heads((), (), n=40)
+    np.testing.assert_allclose(both(X, P.to(dtype)), truth_of(X.numpy(), P.numpy()), rtol=3 * torch.finfo(dtype).eps)
+
+
+def test_the_mask_takes_padding_out_of_tokens_rows_and_columns():
+    X, P = tokens_and_heads((2,), (3,))
+    keep = torch.tensor([[0, 1, 1, 0, 1, 0], [1, 1, 1, 1, 1, 0]]).bool()
+    found = both(X, P, mask=keep)
+    for i in range(2):
+        part = P[i][:, keep[i]][:, :, keep[i]]
+        part = (part / part.sum(-1, keepdim=True)).numpy()
+        np.testing.assert_allclose(found[i], [truth_of(X[i, keep[i]].numpy(), p) for p in part], rtol=1e-11)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("held", [200, 2 * 400, 4 * 400])  # half a head; 2 or 4 heads, where a sample has 3
+def test_blocks_of_rows_give_what_the_whole_matrix_gives(monkeypatch, held, masked):
+    X, P = tokens_and_heads((2,), (3,), n=20)
+    mask = torch.arange(20).expand(2, 20) < torch.tensor([[20], [13]]) if masked else None
+    whole = both(X, P, mask)
+    monkeypatch.setattr(_pattern, "HELD", held)
+    torch.testing.assert_close(both(X, P, mask), whole, rtol=1e-11, atol=0)
+
+
+def test_bounds_of_eq_11_hold():
+    X, P = tokens_and_heads((20,), (3,))
+    mu_1, mu_2 = mu(X, P)
+    assert (mu_1 >= (1 - omega(X, P)).abs() - 1e-12).all()
+    assert (mu_2 <= delta(P) + 1e-12).all()
+
+
+def test_doubly_stochastic_attention_leaves_the_mean_token():
+    X, _ = tokens_and_heads((), ())
+    P = torch.stack([torch.eye(6, dtype=torch.float64)[torch.randperm(6)] for _ in range(4)]).mean(0)
+    assert float(omega(X, P)) == pytest.approx(0, abs=1e-14)
+    assert float(mu(X, P)[0]) == pytest.approx(1, rel=1e-14)
+
+
+def test_equal_tokens_are_moved_by_exactly_nothing():
+    X = torch.randn(2, 1, 4).expand(2, 6, 4) * 0.1
+    P = torch.randn(2, 3, 6, 6).softmax(-1)
+    mu_1, mu_2 = mu(X, P)
+    assert (omega(X, P) == 0).all()
+    assert (mu_1 == 1).all()
+    assert mu_2.isnan().all()
+
+
+def test_a_sketch_of_all_channels_changes_nothing_and_of_some_little():
+    X, P = tokens_and_heads((), (2,), n=12, d=512)
+    pattern, _ = pattern_of(P, where="test")
+    exact = mu(X, P)
+    turned = torch.linalg.qr(torch.randn(512, 512, dtype=torch.float64)).Q
+    for width, rtol in [(512, 1e-11), (128, 0.05)]:
+        mu_1, mu_2 = mu_of(pattern, X[None], turned[:, :width])
+        torch.testing.assert_close(mu_1, exact[0], rtol=1e-12, atol=0)
+        torch.testing.assert_close(mu_2, exact[1], rtol=rtol, atol=0)
+
+
+@pytest.mark.parametrize("f", [omega, mu])
+@pytest.mark.parametrize(
+    ("X_shape", "P_shape"),
+    [
+        ((5, 4), (6, 6)),
+        ((5, 4), (3, 5)),  # fewer queries than tokens
+        ((2, 5, 4), (3, 5, 5)),
+        ((2, 5, 4), (2, 1, 3, 5, 5)),
+        ((4, 4, 3), (4, 4)),  # the batch axis is missing, though 4 = 4
+    ],
+)
+def test_attention_that_does_not_fit_the_tokens_is_refused_with_both_shapes(f, X_shape, P_shape):
+    with pytest.raises(ShapeError, match=rf"^{f.__name__}: P must be \(\.\.\., n, n\) .* got P \({P_shape[0]}, "):
+        f(torch.randn(X_shape), torch.randn(P_shape).softmax(-1))
+
+
+@pytest.mark.parametrize("f", [omega, mu])
+def test_rows_that_are_no_probabilities_are_refused(f):
+    with pytest.raises(StochasticError, match=rf"^{f.__name__}: the rows of P must .* off by 1 "):
+        f(torch.randn(5, 4), 2 * torch.eye(5))
+    with pytest.raises(ShapeError, match=rf"^{f.__name__}: X must hold floating point"):
+        f(torch.ones(5, 4).long(), torch.eye(5))

@@ -1,0 +1,48 @@
+"""Imports point down, heavy packages stay outside, files stay small."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "src" / "depthscope"
+BASE = "errors _checks _registry _files"
+MAY_IMPORT = {
+    "metrics": BASE,
+    "models": BASE,
+    "traces": BASE,
+    "scans": f"traces metrics reports {BASE}",  # reports only inside __str__ and _repr_html_
+    "remedies": f"traces metrics {BASE}",
+    "reports": f"scans {BASE}",
+    "cli": f"metrics models traces scans remedies reports {BASE}",
+}
+
+
+def imported(file: Path) -> set[str]:
+    """The first names under depthscope that a file imports."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        names += [a.name for a in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module == "depthscope":
+            names = [f"depthscope.{a.name}" for a in node.names]
+        found |= {n.split(".")[1] for n in names if n.startswith("depthscope.")}
+    return found
+
+
+@pytest.mark.parametrize("file", sorted(ROOT.rglob("*/*.py")), ids=lambda f: str(f.relative_to(ROOT)))
+def test_imports_point_down(file: Path) -> None:
+    folder = file.relative_to(ROOT).parts[0]
+    assert imported(file) <= {folder, *MAY_IMPORT[folder].split()}
+
+
+def test_no_file_is_a_crowded_room() -> None:
+    assert not [f for f in ROOT.rglob("*.py") if len(f.read_text().splitlines()) > 300]
+
+
+def test_import_is_light() -> None:
+    heavy = ("transformers", "matplotlib", "pandas", "plotly", "rich", "typer", "scipy", "sklearn", "accelerate")
+    code = f"import sys, depthscope; print([m for m in {heavy!r} if m in sys.modules])"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
