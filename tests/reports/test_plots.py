@@ -8,7 +8,9 @@ from depthscope.reports.plots import draw, picture
 
 
 def test_picture(tmp_path) -> None:
-    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 3, enable_nested_tensor=False)
+    model = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 3, enable_nested_tensor=False
+    )
     scan = ds.scan(model.eval(), torch.randn(2, 5, 16))
     path = picture(scan, scan, to=tmp_path / "p.png")
     assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 10_000

@@ -28,7 +28,9 @@ def test_save_and_load_give_the_same_record(scan: ds.Scan, tmp_path) -> None:
 
 
 def test_json_is_strict_and_versioned_also_with_nan(tmp_path) -> None:
-    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2, enable_nested_tensor=False).eval()
+    model = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2, enable_nested_tensor=False
+    ).eval()
     with torch.no_grad():
         model.layers[1].linear2.bias[0] = math.inf
     scan = ds.scan(model, torch.randn(2, 5, 16))

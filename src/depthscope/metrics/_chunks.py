@@ -87,7 +87,7 @@ class Chunk:
     @cached_property
     def norms(self) -> Tensor:
         """|x_i|, (b, n); zero for padding."""
-        return torch.linalg.vector_norm(self.x, dim=-1, dtype=torch.float64)
+        return torch.linalg.vector_norm(self.wide, dim=-1)
 
 
 Formula = Callable[[Chunk], Tensor]  # -> (b,)

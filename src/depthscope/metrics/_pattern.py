@@ -82,7 +82,7 @@ class Pattern:
         return part
 
     def blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        """P in blocks of rows, (size, rows, m) each; one block when P may be held."""
+        """P in blocks of rows, (size, rows, m) each, one block when P may be held. A block lives until the next."""
         if self._whole is None and self.size * self.n * self.m <= HELD:
             self._whole = self._masked(self.rows(0, self.size, 0, self.n, self.scratch), slice(0, self.n))
         if self._whole is not None:
@@ -142,7 +142,7 @@ class Pattern:
 
     def diagonal(self) -> Tensor:
         """P_ii, (size, n)."""
-        return torch.cat([P.diagonal(cut.start, -2, -1) for cut, P in self.blocks()], dim=-1)
+        return torch.cat([P.diagonal(cut.start, -2, -1).clone() for cut, P in self.blocks()], dim=-1)
 
     def is_triangular(self) -> bool:
         """Whether no token looks at a later one, read from P itself unless it was said."""

@@ -29,7 +29,9 @@ def _frequencies(chunk: Chunk) -> Tensor:
     return (chunk.energies.centred / chunk.energies.common).sqrt()
 
 
-@metric("state", takes=("X",), bounds=(0, math.inf), invariant=("token order", "padding"), formula=_composite)
+@metric(
+    "state", takes=("X",), bounds=(0, math.inf), invariant=("token order", "padding"), formula=_composite, costly=True
+)
 def composite_norm(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """The size of X in the measure that Dong et al. use for their bounds.
 
@@ -40,7 +42,14 @@ def composite_norm(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     return by_sample(_composite, X, mask, where="composite_norm")
 
 
-@metric("state", takes=("X",), bounds=(0, math.inf), invariant=("token order", "scale", "padding"), formula=_relative)
+@metric(
+    "state",
+    takes=("X",),
+    bounds=(0, math.inf),
+    invariant=("token order", "scale", "padding"),
+    formula=_relative,
+    costly=True,
+)
 def relative_residual(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """What is left of X without its mean token, relative to X: 0 when all tokens are equal.
 

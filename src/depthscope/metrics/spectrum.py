@@ -19,7 +19,7 @@ Estimate = tuple[Tensor, Tensor]
 
 def _dense(pattern: Pattern) -> Tensor:
     """Pi_2 P in float64."""
-    P = torch.cat([P for _, P in pattern.blocks()], dim=-2).double()
+    P = torch.cat([P.to(torch.float64, copy=True) for _, P in pattern.blocks()], dim=-2)
     return pattern.centre(P)
 
 

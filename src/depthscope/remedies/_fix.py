@@ -49,13 +49,13 @@ class Fix:
         self._handles.clear()
 
     def _start(self, _: nn.Module, args: tuple, kwargs: dict) -> None:
-        self.runs += 1
         mask = padding_in(kwargs)
         if mask is not None and not bool(mask.all()):
             raise MaskError(
                 f"fix_: {self.remedy} takes its mean over all positions, and this batch has padding. "
                 "Give sequences of equal length."
             )
+        self.runs += 1
 
     def _before(self, _: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         tokens = first_tokens(args, kwargs)

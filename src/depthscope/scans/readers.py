@@ -13,7 +13,9 @@ from depthscope.metrics._chunks import Energies, chunks
 from depthscope.metrics._pattern import Scratch, pattern_of
 from depthscope.traces.attention import AttentionSeen
 
-INSIDE = 1 << 20  # elements of a state that the steps inside a block may cost: sequences beyond are left out
+INSIDE = (
+    1 << 20
+)  # elements of a state that costly metrics, and the steps inside a block, may read: the rest is left out
 ITERATED = 1 << 23  # elements of P that the iterated statistics may cost for each attention: sequences beyond are left
 TOLERANCE = 0.06  # of their residual; the error is far smaller
 SKETCH = 64  # channels that stand for all of a wide X when mu_2 is measured
@@ -53,15 +55,19 @@ class StateReader:
         mask = self.mask.to(tokens.device) if self.mask is not None and self.mask.shape == tokens.shape[:-1] else None
         if numbers is not None and (numbers.whole or not whole):
             return numbers
+        few = max(1, INSIDE // (tokens.shape[-2] * tokens.shape[-1]))
         if not whole:
-            few = max(1, INSIDE // (tokens.shape[-2] * tokens.shape[-1]))
             tokens, mask = tokens[:few], mask if mask is None else mask[:few]
         pairs: list[Energies] = []
         columns: dict[str, list[Tensor]] = {f.facts.name: [] for f in self.metrics} if whole else {}
+        done = 0
         for chunk in chunks(tokens, mask, where="scan"):
             pairs.append(chunk.energies)
             for name, column in columns.items():
-                column.append(TABLES["metric"][name].facts.formula(chunk))
+                facts: MetricFacts = TABLES["metric"][name].facts
+                if done < few or not facts.costly:
+                    column.append(facts.formula(chunk))  # type: ignore[misc]
+            done += len(chunk.x)
         energies = Energies(*(torch.cat(column) for column in zip(*pairs, strict=True)))
         values = {name: torch.cat(column) for name, column in columns.items()}
         if numbers is None:

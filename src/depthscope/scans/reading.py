@@ -68,7 +68,7 @@ class Reading:
         return self.blocks[0].source.numbers.energies.common.numel()
 
     def values(self, name: str) -> Tensor:
-        """A state metric, (depth + 1, samples)."""
+        """A state metric, (depth + 1, samples), or fewer samples where it is costly."""
         return torch.stack([self._fold(s.values[name]) for s in self.states()])
 
     def _fold(self, values: Tensor) -> Tensor:

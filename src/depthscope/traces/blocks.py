@@ -212,7 +212,7 @@ def _others(log: Log, best: str, families: dict[str, list[Block]], ranked: list[
 
 def _none_found(log: Log, model: nn.Module) -> str:
     seen = sorted({template(p) for p, m in model.named_modules() if p and next(m.children(), None) is not None})
-    repeated = [path for path, count in log.repeats.items() if count > 1 and path]
+    repeated = sorted((path for path, count in log.repeats.items() if count > 1), key=lambda path: path.count("."))
     if repeated:
         hint = f'{repeated[0]} was called {log.repeats[repeated[0]]} times: pass blocks="{repeated[0]}".'
     else:

@@ -163,9 +163,10 @@ class Watch(TorchFunctionMode):
         if entry is None:
             return None
         reference, seen, state, scale = entry
-        if reference() is not tensor:  # the id is used again
+        target = reference()
+        if target is None or target is not tensor:  # the id is used again
             return None
-        return (state, scale) if seen == version(tensor) else None
+        return (state, scale) if seen == version(target) else None
 
     def _measure(self, tensor: Tensor, state: State, whole: bool) -> None:
         state.axis = self.log.frames.axis_of(state.shape)
