@@ -4,6 +4,8 @@ Block Krylov spaces: reading P costs more than multiplying by it, so a few vecto
 fixed random vectors, so that the same P gives the same number, and stop when every head's residual is small.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -51,7 +53,7 @@ def spectral_radius(pattern: Pattern, tolerance: float) -> tuple[Tensor, Tensor]
         AV[:, new] = image.mT
         if passes in (5, 8, 10, 13) or passes == most:
             H, bad = finite((V[:, old] @ AV[:, old].mT).double())
-            value, theta, y = dominant(H)
+            value, _, theta, y = dominant(H)
             Y = torch.cat((y.real, y.imag), -1).mT.to(V.dtype)  # (size, 2, j)
             AVy, Vy = (torch.complex(*(Y @ part[:, old]).double().unbind(-2)) for part in (AV, V))
             residual = (AVy - theta[:, None] * Vy).norm(dim=-1)
@@ -64,8 +66,17 @@ def spectral_radius(pattern: Pattern, tolerance: float) -> tuple[Tensor, Tensor]
 SQUARINGS = 14
 
 
-def dominant(H: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Spectral radius (b,), a dominant eigenvalue (b,) and its vector (b, k, 1) of small dense H (b, k, k).
+class Dominant(NamedTuple):
+    """Spectral radius, its change by the last squaring, a dominant eigenvalue (b,) each, and its vector (b, k, 1)."""
+
+    radius: Tensor
+    change: Tensor
+    theta: Tensor
+    y: Tensor
+
+
+def dominant(H: Tensor) -> Dominant:
+    """The spectral radius of small dense H (b, k, k) and an eigenvector that belongs to it.
 
     rho(H) = lim |H^K|^(1/K) with K = 2^14 by repeated squaring, many times faster than LAPACK's eigenvalues; the
     columns of H^K span the dominant eigenvector, or the plane of a complex pair, on which a 2 x 2 problem gives it.
@@ -84,7 +95,7 @@ def dominant(H: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     theta = eigenvalues.gather(-1, top).squeeze(-1)
     radius = (2 * log_norm - before).exp()  # |H^2K| / |H^K| = rho^K: what the norm adds to the power cancels
     radius = torch.where((theta.abs() - radius).abs() <= 1e-3 * radius, theta.abs(), radius)  # several of one modulus
-    return radius.clamp_max(1.0), theta, plane.to(z.dtype) @ z
+    return Dominant(radius.clamp_max(1.0), (log_norm.exp() - before.exp()).abs(), theta, plane.to(z.dtype) @ z)
 
 
 def finite(A: Tensor) -> tuple[Tensor, Tensor]:

@@ -47,12 +47,9 @@ def lambda_2_of(pattern: Pattern, tolerance: float = TOLERANCE) -> Estimate:
         value = _finite(torch.linalg.eigvals, pattern.centre(A.mT).mT).abs().amax(-1)
         return value, torch.zeros_like(value)
     if pattern.n <= SQUARED:
-        A = _dense(pattern)
-        H, bad = finite(A)
-        value, theta, y = dominant(H)
-        value = torch.where(bad, math.nan, value)
-        gap = (A.to(y.dtype) @ y).squeeze(-1) - theta[:, None] * y.squeeze(-1)
-        return value, gap.norm(dim=-1)
+        A, bad = finite(_dense(pattern))
+        found = dominant(A)
+        return torch.where(bad, math.nan, found.radius), found.change
     return spectral_radius(pattern, tolerance)
 
 

@@ -21,11 +21,13 @@ def draw(*scans: Scan) -> Any:
     figure = Figure(figsize=(11, 7), layout="constrained")
     ((similar, diverse), (steps, heads)) = figure.subplots(2, 2)
     for scan, colour in zip(scans, COLOURS, strict=False):
-        _similarity(similar, scan, colour)
+        _similarity(similar, scan, colour, first=scan is scans[0])
         diverse.semilogy(
             scan.states["t_div"].clamp_min(1e-32), color=colour, label=f"{scan.title}: {scan.verdict.status}"
         )
-    diverse.axhline(floor_of(scans[0].dtype), color="0.6", lw=0.8, ls=":", label=f"floor of {scans[0].dtype}")
+    floor = floor_of(scans[0].dtype)
+    if any(float(scan.states["t_div"].nan_to_num(1.0).min()) < 1e3 * floor for scan in scans):
+        diverse.axhline(floor, color="0.6", lw=0.8, ls=":", label=f"floor of {scans[0].dtype}")
     _steps(steps, scans[0])
     _heads(heads, scans[0])
     similar.set(title="token similarity", xlabel="block", ylim=(-0.02, 1.02))
@@ -37,10 +39,10 @@ def draw(*scans: Scan) -> Any:
     return figure
 
 
-def _similarity(ax: Any, scan: Scan, colour: str) -> None:
+def _similarity(ax: Any, scan: Scan, colour: str, *, first: bool) -> None:
     ax.plot(scan.states["t_sim"], color=colour, label=f"t_sim, {scan.title}")
     if "t_cos" in scan.states:
-        ax.plot(scan.states["t_cos"], color=colour, ls="--", lw=1, label="t_cos")
+        ax.plot(scan.states["t_cos"], color=colour, ls="--", lw=1, label="t_cos (dashed)" if first else None)
 
 
 def _steps(ax: Any, scan: Scan) -> None:

@@ -30,7 +30,7 @@ def table(scan: Scan, most: int = 13) -> tuple[list[str], list[list[str]]]:
         columns["t_cos"] = scan.states["t_cos"].tolist()
     for step in scan.step_names:
         row = scan.steps[step]
-        if "xi_1" in row and not step.endswith("_norm"):
+        if "xi_1" in row and not step.endswith("_norm") and step != "other":
             columns[f"x {step}".replace("attention", "attn")] = [math.nan, *(row["xi_1"] / row["xi_2"]).tolist()]
     for name in ("delta", "lambda_2", "omega", "attention_entropy"):
         if name in scan.heads:
@@ -44,9 +44,9 @@ def table(scan: Scan, most: int = 13) -> tuple[list[str], list[list[str]]]:
 def _cell(value: float, block: int) -> str:
     if math.isnan(value):
         return "" if block == 0 else "nan"
-    if value == 0 or 1e-3 <= abs(value) < 1e4:
+    if value == 0 or 1e-3 <= abs(value) < 1e3:
         return f"{value:.3f}"
-    return f"{value:.1e}".replace("e-0", "e-").replace("e+0", "e")
+    return f"{value:.1e}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
 
 
 LEGEND = (

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Status = Literal["diverse", "escalating", "collapsed", "at the numerical floor", "not a number"]
 
 LOST = 0.01  # less than a hundredth of the signal differs between tokens
+DIVERSE = 0.9  # above this there is no likeness to explain
 FAST = 1.02  # t_div shrinks by this factor a block or more: exponential, not the slow power law of pre-norm
 QUIET = 0.5  # total growth of the log-odds t_sim / t_div below which nothing is worth blaming
 
@@ -64,7 +65,7 @@ def judge(scan: "Scan") -> Verdict:
     floor = floor_of(scan.dtype)
     lost = _stays_below(values, LOST)
     pace = _pace(values, depth if lost is None else lost)
-    because = f" Driven by {driver}." if driver else ""
+    because = f" Driven by {driver}." if driver and end < DIVERSE else ""
     if end < floor and lost is not None:
         bottom = _stays_below(values, floor)
         text = (
@@ -134,6 +135,7 @@ _WORDS = {
     "norms": "the norms",
     "embeddings": "the embeddings (tokens enter already alike)",
     "biases": "a common offset from biases",
+    "other": "something after the last sum of the block",
 }
 
 

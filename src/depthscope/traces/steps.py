@@ -31,7 +31,7 @@ class Anatomy:
 
 
 def dissect(log: Log, block: Block) -> Anatomy:
-    """Follow the residual stream through one block; no steps when it cannot be followed to the block's output."""
+    """Follow the residual stream through one block; no steps when it has none."""
     adds = [a for a in log.adds if block.holds(a.order) and a.result.numbers is not None]
     norms = [c for c in log.norms if block.start <= c.entered and c.left <= block.end and _measured(c)]
     stream, placements, scales = block.source, [], []
@@ -50,14 +50,19 @@ def dissect(log: Log, block: Block) -> Anatomy:
         scales.append(scale)
         stream, since = add.result, add.order
     if block.result is not stream:
-        if not _is_norm_of(block.result, stream, norms):
+        normed = [c.result for c in norms if c.source is stream and c.result is not None]
+        if not steps:
             return Anatomy([], [], 1.0)
-        steps.append(Step(_norm_name(steps), stream, block.result))
+        if normed:
+            steps.append(Step(_norm_name(steps), stream, normed[-1]))
+            stream = normed[-1]
+        if block.result is not stream:  # a remedy, or something else that is neither a sum nor a norm
+            steps.append(Step("other", stream, block.result))
     if len(placements) == 1 and steps[0].name == "attention" and _ffn_inside(log, block):
         steps = [
             Step("attention and ffn" if s.name == "attention" else s.name, s.source, s.result, s.bias) for s in steps
         ]
-    posts = [_normed_after(s, steps) for s in steps if not s.name.endswith("_norm")]
+    posts = [_normed_after(s, steps) for s in steps if not s.name.endswith("_norm") and s.name != "other"]
     placements = [_with_post(p, post) for p, post in zip(placements, posts, strict=True)]
     return Anatomy(steps, placements, max(scales, default=1.0))
 

@@ -1,0 +1,62 @@
+"""The symbols of the papers and their names in the code. `make docs` prints this table into docs/notation.md."""
+
+from typing import NamedTuple
+
+
+class Symbol(NamedTuple):
+    """One symbol: its name in the code, its TeX, what it means, its shape, and where it is defined."""
+
+    name: str
+    tex: str
+    meaning: str
+    shape: str
+    source: str
+
+
+YU = "Yu & Zhang 2023"
+DONG = "Dong et al. 2021"
+DOVONON = "Dovonon et al. 2024"
+
+SYMBOLS = [
+    Symbol("X, Y", r"X, Y", "state before and after a step: n tokens of width d", "(..., n, d)", f"{YU}, section 1.1"),
+    Symbol("P", r"P", "attention matrix, rows sum to 1", "(..., h, n, n)", f"{YU}, eq. (2)"),
+    Symbol("Pi_1 X", r"\Pi_1 X", "the mean token in every row", "(..., n, d)", f"{YU}, Def. 1.1"),
+    Symbol("Pi_2 X", r"\Pi_2 X", "tokens without their mean", "(..., n, d)", f"{YU}, Def. 1.1"),
+    Symbol("t_sim", r"t_{sim}", "token similarity, share of the common part", "(...)", f"{YU}, Def. 1.1"),
+    Symbol("t_div", r"t_{div}", "token diversity, 1 - t_sim", "(...)", f"{YU}, Def. 1.1"),
+    Symbol("t_cos", r"t_{cos}", "mean cosine over pairs of tokens", "(...)", f"{YU}, eq. (1)"),
+    Symbol("escalation_rate", r"r(X, Y)", "t_div(X) / t_div(Y) of one step", "(...)", f"{YU}, eq. (5)"),
+    Symbol("xi", r"\xi_1, \xi_2", "growth of the common and the centred energy", "(...) each", f"{YU}, eq. (7)"),
+    Symbol("mu", r"\mu_1, \mu_2", "what attention keeps of the two parts", "(..., h) each", f"{YU}, eq. (10)"),
+    Symbol("omega", r"\omega", "how far attention moves the mean token", "(..., h)", f"{YU}, eq. (12)"),
+    Symbol("delta", r"\delta", "norm of centred attention, |Pi_2 P|_2", "(..., h)", f"{YU}, eq. (12)"),
+    Symbol("lambda_2", r"|\lambda_2(P)|", "second eigenvalue of attention, modulus", "(..., h)", f"{YU}, eq. (17)"),
+    Symbol("eta", r"\eta", "expected ratio of growth minus the drawn one", "(...)", f"{YU}, eq. (14)"),
+    Symbol("alpha", r"\alpha", "weight of the attention branch", "number", f"{YU}, Algorithm 1"),
+    Symbol("sigma", r"\sigma", "standard deviation of the weights", "number", f"{YU}, Assumption 2.1"),
+    Symbol("tau", r"\tau", "strength of de-escalation", "number", f"{YU}, eq. (21)"),
+    Symbol("n, d, h", r"n, d, h", "tokens, width, heads", "integers", f"{YU}, section 2.1"),
+    Symbol("depth", r"L", "blocks", "integer", f"{YU}, section 2.1"),
+    Symbol("composite_norm", r"\|X\|_{1,\infty}", "sqrt(|X|_1 |X|_inf)", "(...)", f"{DONG}, section 2"),
+    Symbol("relative_residual", r"\|res(X)\| / \|X\|", "what is left without the mean token", "(...)", DONG),
+    Symbol("hfc_lfc", r"\|HFC\| / \|LFC\|", "what differs over what is shared", "(...)", f"{DOVONON}, section 2"),
+    Symbol("stable_rank", r"\|X\|_F^2 / \|X\|_2^2", "energy in units of the strongest direction", "(...)", ""),
+    Symbol("effective_rank", r"\exp H(\sigma)", "directions by entropy", "(...)", "Roy & Vetterli 2007"),
+    Symbol("attention_entropy", r"H(P)", "mean entropy of the rows of P, nats", "(..., h)", "Zhai et al. 2023"),
+    Symbol("token_norm", r"\frac1n\sum_i\|x_i\|", "mean length of a token", "(...)", f"{YU}, figure 4"),
+]
+
+
+def markdown() -> str:
+    """The table as Markdown."""
+    lines = ["# Notation", "", "Generated from `src/depthscope/notation.py` by `make docs`.", ""]
+    lines += ["| in the code | in the papers | meaning | shape | defined in |", "|---|---|---|---|---|"]
+    for symbol in SYMBOLS:
+        tex = symbol.tex.replace("|", r"\vert ")
+        meaning = symbol.meaning.replace("|", r"\|")
+        lines.append(f"| `{symbol.name}` | ${tex}$ | {meaning} | {symbol.shape} | {symbol.source} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(markdown())
