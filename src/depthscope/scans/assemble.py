@@ -30,6 +30,11 @@ def assemble(model: nn.Module, readings: list[Reading]) -> Scan:
     notes += _attention_notes(readings, residuals)
     if readings[0].without_dropout is not None:
         notes.append("dropout was on: its noise counts as diversity, so the verdict rests on a second run without it")
+    inside = min((len(row["t_sim"]) for name in first.step_names() for row in first.moves(name) if row), default=None)
+    if inside is not None and inside < first.samples:
+        notes.append(
+            f"steps inside blocks and composite norms are from {inside} of {first.samples} sequences, to save time"
+        )
     if first.gradients and len({b.name for b in first.blocks}) < first.depth:
         notes.append("blocks share their weights: each gradient norm is that of all of them together")
     return Scan(
@@ -116,7 +121,7 @@ def _attention_notes(readings: list[Reading], residuals: dict[str, float]) -> li
         notes.append(f"attention gives up to {leak:.0%} of its weight to padding: the model was not given the mask")
     samples = readings[0].samples
     if found and found[0].residuals and found[0].iterated < samples == readings[0].log.frames.pairs[0][0]:
-        notes.append(f"delta and lambda_2 were measured on {found[0].iterated} of {samples} sequences, to save time")
+        notes.append(f"delta and lambda_2 are from {found[0].iterated} of {samples} sequences, to save time")
     missing = sum(a is None for a in readings[0].attentions())
     if found and missing:
         notes.append(f"{missing} of {readings[0].depth} blocks have no self-attention that could be seen")

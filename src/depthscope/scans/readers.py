@@ -13,10 +13,9 @@ from depthscope.metrics._chunks import Energies, chunks
 from depthscope.metrics._pattern import Scratch, pattern_of
 from depthscope.traces.attention import AttentionSeen
 
-INSIDE = (
-    1 << 20
-)  # elements of a state that costly metrics, and the steps inside a block, may read: the rest is left out
-ITERATED = 1 << 23  # elements of P that the iterated statistics may cost for each attention: sequences beyond are left
+# Budgets for each state or attention; the sequences beyond them are left out, and the scan notes it.
+INSIDE = 1 << 19  # elements of a state that costly metrics, and the steps inside a block, may read
+ITERATED = 1 << 22  # elements of P that the iterated statistics may read
 TOLERANCE = 0.06  # of their residual; the error is far smaller
 SKETCH = 64  # channels that stand for all of a wide X when mu_2 is measured
 
