@@ -55,3 +55,11 @@ def test_what_is_not_attention_is_refused_with_the_reason():
         attention_entropy(torch.tensor([[1.5, -0.5], [0.0, 1.0]]))
     with pytest.raises(ShapeError, match=r"^attention_entropy: P must .* got torch.float32 \(1, 1\)"):
         attention_entropy(torch.ones(1, 1))
+
+
+def test_a_mask_of_the_queries_of_cross_attention():
+    P = torch.rand(2, 3, 4, 7).softmax(-1)
+    mask = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]])
+    found = attention_entropy(P, mask=mask)
+    torch.testing.assert_close(found[0], attention_entropy(P[0, :, :3]))
+    torch.testing.assert_close(found[1], attention_entropy(P[1, :, :2]))

@@ -407,3 +407,8 @@ def test_wrong_masks_are_refused_with_the_reason(f, heads):
         f(P, mask=torch.tensor([[1, 1, 1, 1], [0, 0, 0, 0]]))
     with pytest.raises(MaskError, match=rf"^{name}: every sequence needs two tokens"):
         f(P, mask=torch.tensor([[1, 0, 0, 0], [1, 1, 1, 1]]))
+
+
+def test_a_given_matrix_shows_by_itself_whether_it_is_causal():
+    P = softmax(1, 20, 20)
+    torch.testing.assert_close(lambda_2(P, causal=True), lambda_2(P))

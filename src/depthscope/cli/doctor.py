@@ -41,13 +41,13 @@ def findings(scan: Any, problem: str | None) -> list[tuple[str, str]]:
     """Name and finding, line by line."""
     shared = len(set(scan.block_names)) < scan.depth
     axis = {0: "first (time-first)", 1: "second (batch-first)"}.get(scan.token_axis, str(scan.token_axis))
-    heads = next(iter(scan.heads.values())).shape[-1] if scan.heads else 0
+    heads, seen = max(scan.head_counts), sum(count > 0 for count in scan.head_counts)
     causal = {True: "causal", False: "not causal", None: "in part causal"}[scan.causal]
     lines = [
         ("model", scan.model),
         ("blocks", f"{scan.depth} x {scan.blocks}" + (" (one module, called again and again)" if shared else "")),
         ("token axis", f"{axis}, {scan.tokens} tokens of width {scan.width}"),
-        ("attention", problem or f"seen in every block, {heads} heads, {causal}"),
+        ("attention", problem or f"seen in {seen} of {scan.depth} blocks, {heads} heads, {causal}"),
         ("norms", scan.placement + (f", residual x {scan.residual_scale:.3g}" if scan.residual_scale != 1 else "")),
         ("final norm", "yes, measured as its own site" if scan.final_norm else "none seen"),
         ("steps", ", ".join(scan.step_names) or "not told apart"),

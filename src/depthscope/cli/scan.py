@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from depthscope._files import whole_file
+from depthscope._files import check_writable, whole_file
 from depthscope.cli import options
 from depthscope.errors import CausalLeakError, UsageError
 
@@ -44,8 +44,14 @@ def command(
     from depthscope.models.sizes import Sizes
 
     writers = [writer_for(path) for path in out or []]
+    for path in (*(out or []), *([as_json] if as_json and as_json != "-" else [])):
+        check_writable(path)
     built, given = resolve(model, Sizes(depth, width, heads, tokens, batch, seed), inputs=inputs, text=text)
-    chosen = {"metrics": metrics.split(",") if metrics else None, "blocks": blocks, "attention": attention}
+    chosen = {
+        "metrics": [name.strip() for name in metrics.split(",")] if metrics else None,
+        "blocks": blocks,
+        "attention": attention,
+    }
     scans = [measured(built, given, "scanning", **chosen)]
     if fix is not None:
         scans.append(fixed_scan(built, given, scans[0], fix, tau, at, chosen))
@@ -81,11 +87,14 @@ def fixed_scan(model: Any, given: Any, before: Any, fix: str, tau: float, at: st
         "".join("_" + c.lower() if c.isupper() else c for c in name).lstrip("_"): name for name in TABLES["remedy"]
     }
     remedy = lookup("remedy", names.get(fix, fix))(tau=tau)
-    if before.causal and not remedy.causal_safe:
+    if before.causal is not False and not remedy.causal_safe:
+        known = "is causal" if before.causal else "may be causal"
         raise CausalLeakError(
-            f"--fix {fix}: it uses all tokens, and {before.model} is causal: every token would see its future. "
+            f"--fix {fix}: it uses all tokens, and {before.model} {known}: every token would see its future. "
             "Use a remedy that is causal-safe."
         )
+    if before.token_axis != 1:
+        raise UsageError(f"--fix {fix}: blocks must be batch-first, (B, n, d); those of {before.model} are (n, B, d).")
     with fix_(model, remedy, at=at, blocks=chosen["blocks"] or before.blocks):
         return measured(model, given, "scanning again with the remedy", **chosen)
 
@@ -104,7 +113,7 @@ def as_record(scans: list[Any]) -> Any:
     """One scan is its own record; with a remedy there are two, before and after."""
     if len(scans) == 1:
         return scans[0].to_dict()
-    return {"before": scans[0].to_dict(), "after": scans[1].to_dict()}
+    return {"format": "depthscope.scans", "version": 1, "before": scans[0].to_dict(), "after": scans[1].to_dict()}
 
 
 def write_json(scans: list[Any], path: str) -> None:

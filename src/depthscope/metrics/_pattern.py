@@ -97,6 +97,8 @@ class Pattern:
         """Rows of padding are zero; the others are probabilities over the tokens that count."""
         if self.mask is None:
             return P
+        if self.n != self.m:  # cross-attention: the mask is that of the queries
+            return torch.where(self.mask[:, cut, None], P, 0.0)
         P = torch.where(self.mask[:, cut, None] & self.mask[:, None, :], P, 0.0)
         weight = P.sum(-1, keepdim=True)
         on_tokens = weight[self.mask[:, cut]]
@@ -195,6 +197,8 @@ def pattern_of(
         mask = check_mask(mask, (*batch, n), where=where).reshape(size, n)
     if P is not None and not trusted:
         check_stochastic(P, mask, where=where)
+    if P is not None:
+        causal = None  # P shows by itself whether it is
     device = P.device if P is not None else q.device  # type: ignore[union-attr]
     pattern = Pattern(rows, size, n, m, mask=mask, causal=causal, heads=heads, device=device, scratch=scratch)
     return pattern, batch

@@ -44,7 +44,7 @@ def mu_of(pattern: Pattern, X: Tensor, sketch: Tensor | None = None) -> tuple[Te
     """mu_1 and mu_2 for each head of a part, (size,) each.
 
     sketch (d, r) with orthonormal columns replaces the d channels by r random ones in mu_2, where P X would cost
-    d / d_h times the attention itself: an unbiased estimate, within a percent or so for r = 64.
+    d / d_h times the attention itself: within a percent or so for r = 64, and ten where tokens have few directions.
     """
     chunk, heads = _tokens_of(pattern, X)
     sums = chunk.n[:, None, None] * chunk.mean  # 1^T X

@@ -11,7 +11,8 @@ from depthscope.metrics._krylov import dominant, finite, largest_singular_value,
 from depthscope.metrics._pattern import Pattern, pattern_of
 
 DENSE = 32  # at or below this many tokens LAPACK is faster than any iteration, and exact
-TOLERANCE = 0.01  # of the residual, relative to the value
+DELTA_TOLERANCE = 0.02  # of the residual, relative to the value; the error of a singular value goes with its square
+LAMBDA_TOLERANCE = 0.01
 SQUARED = 128  # at or below this many, squaring the whole of Pi_2 P finds the spectral radius
 
 Estimate = tuple[Tensor, Tensor]
@@ -23,15 +24,15 @@ def _dense(pattern: Pattern) -> Tensor:
     return pattern.centre(P)
 
 
-def delta_of(pattern: Pattern, tolerance: float = TOLERANCE) -> Estimate:
+def delta_of(pattern: Pattern) -> Estimate:
     """delta and its residual for one part of a pattern, (size,) each."""
     if min(pattern.n, pattern.m) <= DENSE:
         value = _finite(torch.linalg.svdvals, _dense(pattern)).amax(-1)
         return value, torch.zeros_like(value)
-    return largest_singular_value(pattern, tolerance if pattern.n > SQUARED else TOLERANCE)
+    return largest_singular_value(pattern, DELTA_TOLERANCE)
 
 
-def lambda_2_of(pattern: Pattern, tolerance: float = TOLERANCE) -> Estimate:
+def lambda_2_of(pattern: Pattern) -> Estimate:
     """|lambda_2| and its residual for one part of a pattern, (size,) each."""
     if pattern.is_triangular():
         # The eigenvalues of a triangular P are its diagonal; the first token sees itself alone, which is the 1.
@@ -50,7 +51,7 @@ def lambda_2_of(pattern: Pattern, tolerance: float = TOLERANCE) -> Estimate:
         A, bad = finite(_dense(pattern))
         found = dominant(A)
         return torch.where(bad, math.nan, found.radius), found.change
-    return spectral_radius(pattern, tolerance)
+    return spectral_radius(pattern, LAMBDA_TOLERANCE)
 
 
 def _finite(f, A: Tensor) -> Tensor:

@@ -23,6 +23,10 @@ def presets() -> dict[str, Any]:
 def resolve(name: str, sizes: Sizes, *, inputs: str | None = None, text: str | None = None) -> tuple[nn.Module, Any]:
     """A model and inputs for it."""
     torch.manual_seed(sizes.seed)
+    if text and (inputs or ":" in name):
+        raise UsageError(
+            "--text: goes with presets and Hugging Face models alone; got --inputs or a model of your own."
+        )
     if ":" in name:
         model = call(name)
         given = None
@@ -39,7 +43,7 @@ def resolve(name: str, sizes: Sizes, *, inputs: str | None = None, text: str | N
     if name in presets():
         model, given = presets()[name](sizes)
         given = text_ids(text, model, sizes) if text else given
-    elif Path(name).is_dir() or "/" in name:
+    elif Path(name).is_dir() or "/" in name or "-" in name:
         model, given = hugging_face(name, sizes, text)
     else:
         raise UnknownNameError(

@@ -49,7 +49,7 @@ class Fix:
         self._handles.clear()
 
     def _start(self, _: nn.Module, args: tuple, kwargs: dict) -> None:
-        mask = padding_in(kwargs)
+        mask = padding_in(self.model, args, kwargs)
         if mask is not None and not bool(mask.all()):
             raise MaskError(
                 f"fix_: {self.remedy} takes its mean over all positions, and this batch has padding. "
@@ -116,9 +116,10 @@ def fix_(
             f"fix_: {remedy} uses all tokens, and {type(model).__name__} is causal: every token would see its future. "
             "Use a remedy that is causal-safe."
         )
-    if any(isinstance(m, nn.MultiheadAttention) and not m.batch_first for m in model.modules()):
+    torch_time_first = any(isinstance(m, nn.MultiheadAttention) and not m.batch_first for m in model.modules())
+    if torch_time_first or "XLNet" in type(model).__name__:  # the one Hugging Face family that is time-first
         raise UsageError(
-            "fix_: blocks must be batch-first, (B, n, d); this model has batch_first=False. "
+            "fix_: blocks must be batch-first, (B, n, d); those of this model are (n, B, d). "
             "Build it with batch_first=True."
         )
     return Fix(model, remedy, site, blocks_by_name(model, blocks))

@@ -3,6 +3,7 @@
 import html
 import math
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 
 BARS = " ▁▂▃▄▅▆▇█"
 
@@ -60,7 +61,7 @@ def svg_lines(series: Mapping[str, Sequence[float]], *, width: int = 560, height
         line = f'x1="{left}" x2="{width - right}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"'
         parts += [f'<line {line} stroke="#ddd"/>', text(left - 6, y(tick) + 4, f"{tick:g}", "end")]
     parts += [text(x(i), height - 12, str(i), "middle") for i in sampled(longest, 9)]
-    for k, ((name, values), colour) in enumerate(zip(series.items(), COLOURS, strict=False)):
+    for k, ((name, values), colour) in enumerate(zip(series.items(), cycle(COLOURS), strict=False)):
         points = " ".join(f"{x(i):.1f},{y(v):.1f}" for i, v in enumerate(values) if math.isfinite(v))
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts.append(text(width - right - 6, height - bottom - 10 - 14 * k, name, "end", colour))

@@ -1,5 +1,6 @@
 """The picture of one or more scans, as PNG, SVG or PDF by the name of the file."""
 
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ def draw(*scans: Scan) -> Any:
         raise MissingExtraError("draw: needs matplotlib. pip install 'depthscope[plot]'") from None
     figure = Figure(figsize=(11, 7), layout="constrained")
     ((similar, diverse), (steps, heads)) = figure.subplots(2, 2)
-    for scan, colour in zip(scans, COLOURS, strict=False):
+    for scan, colour in zip(scans, cycle(COLOURS), strict=False):
         _similarity(similar, scan, colour, first=scan is scans[0])
         diverse.semilogy(
             scan.states["t_div"].clamp_min(1e-32), color=colour, label=f"{scan.title}: {scan.verdict.status}"
@@ -61,7 +62,7 @@ def _heads(ax: Any, scan: Scan) -> None:
         if name in scan.heads:
             ax.plot(
                 torch.arange(1, scan.depth + 1),
-                scan.heads[name].nanmean(-1),
+                scan[name],
                 marker=".",
                 ms=3,
                 lw=1,

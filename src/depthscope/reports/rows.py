@@ -34,7 +34,7 @@ def table(scan: Scan, most: int = 13) -> tuple[list[str], list[list[str]]]:
             columns[f"x {step}".replace("attention", "attn")] = [math.nan, *(row["xi_1"] / row["xi_2"]).tolist()]
     for name in ("delta", "lambda_2", "omega", "attention_entropy"):
         if name in scan.heads:
-            columns[name.removeprefix("attention_")] = [math.nan, *scan.heads[name].nanmean(-1).tolist()]
+            columns[name.removeprefix("attention_")] = [math.nan, *scan[name].tolist()]
     if "gradient_norm" in scan.gradients:
         columns["gradient"] = [math.nan, *scan.gradients["gradient_norm"].tolist()]
     cells = [[str(i), *(_cell(values[i], i) for values in columns.values())] for i in sampled(scan.depth + 1, most)]
@@ -51,5 +51,6 @@ def _cell(value: float, block: int) -> str:
 
 LEGEND = (
     "t_sim: share of the signal that all tokens have in common (1 = all alike); t_div = 1 - t_sim; x attn, x ffn: "
-    "that step multiplies t_sim / t_div by this; delta, lambda_2, omega: how attention mixes (0 = averages all tokens)."
+    "that step multiplies t_sim / t_div by this; delta, lambda_2: what attention keeps of differences (0 = none); "
+    "omega: how far it moves the mean token."
 )

@@ -9,14 +9,13 @@ from torch import Tensor
 
 from depthscope._registry import TABLES, MetricFacts
 from depthscope.errors import ShapeError
-from depthscope.metrics._chunks import Energies, chunks
+from depthscope.metrics._chunks import CHUNK, Energies, chunks
 from depthscope.metrics._pattern import Scratch, pattern_of
 from depthscope.traces.attention import AttentionSeen
 
 # Budgets for each state or attention; the sequences beyond them are left out, and the scan notes it.
-INSIDE = 1 << 19  # elements of a state that costly metrics, and the steps inside a block, may read
+INSIDE = CHUNK  # elements of a state that costly metrics, and the steps inside a block, may read
 ITERATED = 1 << 22  # elements of P that the iterated statistics may read
-TOLERANCE = 0.06  # of their residual; the error is far smaller
 SKETCH = 64  # channels that stand for all of a wide X when mu_2 is measured
 
 
@@ -25,6 +24,7 @@ class StateNumbers:
     """Per sample: the two energies, and the state metrics at the ends of blocks; the gradient when it is followed."""
 
     energies: Energies
+    tokens: Tensor  # that count, of each sample
     masked: bool
     values: dict[str, Tensor] = field(default_factory=dict)
     whole: bool = False
@@ -58,10 +58,12 @@ class StateReader:
         if not whole:
             tokens, mask = tokens[:few], mask if mask is None else mask[:few]
         pairs: list[Energies] = []
+        counts: list[Tensor] = []
         columns: dict[str, list[Tensor]] = {f.facts.name: [] for f in self.metrics} if whole else {}
         done = 0
         for chunk in chunks(tokens, mask, where="scan"):
             pairs.append(chunk.energies)
+            counts.append(chunk.n)
             for name, column in columns.items():
                 facts: MetricFacts = TABLES["metric"][name].facts
                 if done < few or not facts.costly:
@@ -70,8 +72,8 @@ class StateReader:
         energies = Energies(*(torch.cat(column) for column in zip(*pairs, strict=True)))
         values = {name: torch.cat(column) for name, column in columns.items()}
         if numbers is None:
-            return StateNumbers(energies, mask is not None, values, whole)
-        numbers.energies, numbers.values, numbers.whole = energies, values, True
+            return StateNumbers(energies, torch.cat(counts), mask is not None, values, whole)
+        numbers.energies, numbers.tokens, numbers.values, numbers.whole = energies, torch.cat(counts), values, True
         return numbers
 
 
@@ -84,6 +86,9 @@ class AttentionNumbers:
     causal: bool | None
     leak: float
     iterated: int  # sequences that the iterated statistics were measured on
+    sequences: int
+    sketched: bool  # mu_2 from a few random channels
+    without_tokens: bool  # no omega, no mu
 
 
 class AttentionReader:
@@ -122,12 +127,16 @@ class AttentionReader:
             causal = causal and part.is_triangular()
             leak = max(leak, part.leak)
         values = {name: torch.cat(parts).reshape(-1, batch[1]) for name, parts in columns.items()}
-        return AttentionNumbers(values, residuals, causal, leak, few)
+        needs_tokens = any("X" in f.facts.takes for f in self.metrics)
+        measured = len(values[name]) if (name := next(iter(residuals), None)) else batch[0]
+        sketched = X is not None and "mu_2" in values and self._sketch(X) is not None
+        lost = needs_tokens and X is None
+        return AttentionNumbers(values, residuals, causal, leak, measured, batch[0], sketched, lost)
 
     def _read(self, facts: MetricFacts, part: Any, X: Tensor | None, columns: dict, residuals: dict) -> None:
         assert facts.formula is not None  # every attention metric has one
         if facts.estimated:
-            found = facts.formula(part, TOLERANCE)
+            found = facts.formula(part)
         elif "X" not in facts.takes:
             found = facts.formula(part)
         elif X is None:

@@ -69,9 +69,9 @@ class Reading:
 
     def values(self, name: str) -> Tensor:
         """A state metric, (depth + 1, samples), or fewer samples where it is costly."""
-        return torch.stack([self._fold(s.values[name]) for s in self.states()])
+        return torch.stack([self.fold(s.values[name]) for s in self.states()])
 
-    def _fold(self, values: Tensor) -> Tensor:
+    def fold(self, values: Tensor) -> Tensor:
         """One value a sample: streams that were folded into the batch are averaged."""
         values = values.flatten()
         return values if len(values) <= self.samples else values.reshape(self.samples, -1).mean(-1)
@@ -94,12 +94,12 @@ class Reading:
         return rows
 
     def _move(self, source: State, result: State, bias: float) -> dict[str, Tensor]:
-        both = [Energies(*(self._fold(e) for e in s.numbers.energies)) for s in (source, result)]
+        both = [Energies(*(self.fold(e) for e in s.numbers.energies)) for s in (source, result)]
         few = min(len(energies.common) for energies in both)  # inside a block fewer sequences may have been measured
         before, after = (Energies(e.common[:few], e.centred[:few]) for e in both)
         row = {"t_sim": after.common / after.total, "t_div": after.centred / after.total}
-        tokens = source.shape[source.axis] if source.axis is not None else math.nan
-        row["bias_share"] = tokens * bias / after.common  # of the common part after the step
+        row["gain"] = (after.common / after.centred).log() - (before.common / before.centred).log()  # of the log-odds
+        row["bias_share"] = self.fold(source.numbers.tokens)[:few] * bias / after.common  # of the common part
         for function in self.step_metrics:
             found = function.facts.formula(before, after)
             parts = found if isinstance(found, tuple) else (found,)
@@ -112,7 +112,7 @@ class Reading:
 
     def _attention(self, i: int) -> Attention | None:
         inside = [a for a in self.log.attentions if self.blocks[i].holds(a.order)]
-        if len(inside) > 1 and i == 0:
+        if len(inside) > 1 and not any("in one block" in note for note in self.notes):
             self.notes.append(f"{len(inside)} self-attentions in one block: the first is reported")
         return inside[0] if inside else None
 

@@ -29,7 +29,8 @@ class Scan:
 
     model: str
     depth: int
-    tokens: int
+    tokens: int  # positions of the first batch
+    valid_tokens: float  # that are no padding, mean over sequences
     width: int
     samples: int
     dtype: str
@@ -43,7 +44,8 @@ class Scan:
     states: dict[str, Tensor]  # (depth + 1,)
     spread: dict[str, Tensor]  # standard deviation over samples, (depth + 1,)
     steps: dict[str, dict[str, Tensor]]  # step -> quantity -> (depth,); "block" is the whole block
-    heads: dict[str, Tensor]  # (depth, h)
+    heads: dict[str, Tensor]  # (depth, h), NaN beyond a block's own heads
+    head_counts: list[int]  # heads of each block, 0 where no attention was seen
     final_norm: dict[str, float]
     gradients: dict[str, Tensor]
     residuals: dict[str, float]  # largest relative residual of the iterated head statistics
@@ -71,7 +73,8 @@ class Scan:
             if name in table:
                 return table[name]
         if name in self.heads:
-            return self.heads[name].mean(-1)
+            rows = zip(self.heads[name], self.head_counts, strict=True)
+            return torch.stack([row[:count].mean() for row, count in rows])
         parts: tuple[str, ...] = TABLES["metric"][name].facts.parts if name in TABLES["metric"] else ()
         if len(parts) > 1 and (parts[0] in self.steps["block"] or parts[0] in self.heads):
             return tuple(self[part] for part in parts)
@@ -123,6 +126,7 @@ class Scan:
         values["steps"] = {step: {k: _tensor(v) for k, v in row.items()} for step, row in values["steps"].items()}
         for name in ("final_norm", "residuals"):
             values[name] = {k: float(v) for k, v in values[name].items()}
+        values["residual_scale"] = float(values["residual_scale"])
         values["without_dropout"] = None if values["without_dropout"] is None else _tensor(values["without_dropout"])
         values["broken"] = None if values["broken"] is None else tuple(values["broken"])
         return cls(**values)
@@ -138,9 +142,14 @@ class Scan:
             record = json.loads(Path(path).read_text())
         except FileNotFoundError:
             raise RecordError(f"Scan.load: the file must exist; {str(path)!r} does not. Check the path.") from None
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
             raise RecordError(f"Scan.load: {str(path)!r} must be JSON written by scan.save(); {error}.") from None
-        return cls.from_dict(record)
+        try:
+            return cls.from_dict(record)
+        except (TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, RecordError):
+                raise
+            raise RecordError(f"Scan.load: {str(path)!r} must hold numbers; {error}. The file is damaged.") from None
 
     def to_pandas(self) -> Any:
         """One row for each state (index 0 .. depth); step and head quantities stand at the block that made them."""
@@ -155,7 +164,7 @@ class Scan:
             for name, values in row.items():
                 if step != "block" or name not in columns:
                     columns[name + suffix] = torch.cat([first, values])
-        columns |= {name: torch.cat([first, values.mean(-1)]) for name, values in self.heads.items()}
+        columns |= {name: torch.cat([first, self[name]]) for name in self.heads}
         columns |= {
             name: values if len(values) > self.depth else torch.cat([first, values])
             for name, values in self.gradients.items()

@@ -15,7 +15,7 @@ from depthscope.scans.reading import Reading
 from depthscope.scans.record import Scan
 from depthscope.traces.blocks import candidates, find_blocks
 from depthscope.traces.inputs import Batch, batches
-from depthscope.traces.square import token_axis_of_square
+from depthscope.traces.shorter import token_axis_of_shorter
 from depthscope.traces.steps import dissect, final_norm
 from depthscope.traces.tokens import Frames
 from depthscope.traces.untouched import untouched
@@ -48,7 +48,7 @@ def scan(
     model = getattr(model, "_orig_mod", model)  # torch.compile wraps the module: look inside
     chosen = chosen_metrics(metrics, attention=attention)
     readings = []
-    for batch in batches(inputs, mask):
+    for batch in batches(model, inputs, mask):
         settings = Settings(
             chosen,
             blocks if blocks is None or isinstance(blocks, str) else list(blocks),
@@ -93,22 +93,29 @@ class Settings:
     def read(self, model: nn.Module, batch: Batch) -> Reading:
         """Everything about one batch; a second pass only where the first one cannot answer."""
         reading = self._run(model, batch, Frames())
-        if any(reading.log.frames.is_ambiguous(b.source.shape) for b in reading.blocks):
-            axis = token_axis_of_square(
-                model, batch, lambda part: self._watched(model, part, Frames(), states=[], quiet=True)[0].log
-            )
-            if axis is None:
+        square = any(reading.log.frames.is_ambiguous(b.source.shape) for b in reading.blocks)
+        if square or reading.blocks[0].source.axis == 0:
+            axis = token_axis_of_shorter(batch, lambda part: self._quiet(model, part, Frames(), states=[]).log)
+            if square and axis is None:
                 reading.notes.append("as many sequences as tokens: the first axis was taken for the batch")
-            elif axis != 1:
-                reading = self._run(model, batch, Frames(square_axis=axis))
+            elif square and axis == 0:
+                reading = self._run(model, batch, Frames(square_axis=0))
+            elif not square and axis != 0:  # windows as long as the batch look like time-first sequences
+                reading = self._run(model, batch, Frames(batch_first=True))
         if reading.log.dropout:
             t_div = [lookup("metric", "t_div")]
-            quiet, _ = self._watched(model, batch, Frames(reading.log.frames.square_axis), states=t_div, quiet=True)
+            before = reading.log.frames
+            frames = Frames(square_axis=before.square_axis, batch_first=before.batch_first)
+            quiet = self._quiet(model, batch, frames, states=t_div)
             found = find_blocks(quiet.log, model, named=self.blocks is not None, need_attention=False)
             reading.without_dropout = [
-                s.numbers.values["t_div"] for s in (found.blocks[0].source, *(b.result for b in found.blocks))
+                reading.fold(s.numbers.values["t_div"])
+                for s in (found.blocks[0].source, *(b.result for b in found.blocks))
             ]
         return reading
+
+    def _quiet(self, model: nn.Module, batch: Batch, frames: Frames, *, states: list[Any]) -> Watch:
+        return self._watched(model, batch, frames, states=states, quiet=True)[0]
 
     def _run(self, model: nn.Module, batch: Batch, frames: Frames) -> Reading:
         watch, gradients = self._watched(model, batch, frames, states=self.of_kind("state"), quiet=False)
@@ -135,6 +142,8 @@ class Settings:
         with ExitStack() as stack:
             stack.enter_context(untouched(model))
             stack.enter_context(torch.compiler.set_stance("force_eager"))
+            stack.enter_context(torch.inference_mode(False))  # inference tensors do not tell when they are written into
+            stack.callback(watch.remove_hooks)
             stack.enter_context(torch.set_grad_enabled(loss is not None))
             try:
                 with watch:
@@ -159,7 +168,7 @@ def weight_gradients(model: nn.Module, loss: Tensor) -> dict[str, float]:
             f"scan: gradients must be a function of the model's output that returns a scalar loss; got {got}. "
             "Try gradients=lambda out: out.last_hidden_state.square().mean()."
         )
-    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    named = [(name, p) for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad]
     found = torch.autograd.grad(loss, [p for _, p in named], allow_unused=True)
     return {
         name: float(torch.linalg.vector_norm(g, dtype=torch.float64)) ** 2

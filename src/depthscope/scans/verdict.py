@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
 
 import torch
-from torch import Tensor
 
 if TYPE_CHECKING:
     from depthscope.scans.record import Scan
@@ -61,6 +60,11 @@ def judge(scan: "Scan") -> Verdict:
         advice = "Mend that step first (learning rate, initial scale, float16 overflow), then scan again."
         return Verdict("not a number", block, step, math.nan, math.nan, driver, shares, True, text, advice)
     values = [float(v) for v in t_div]
+    if any(math.isnan(v) for v in values):
+        block = next(i for i, v in enumerate(values) if math.isnan(v))
+        text = f"After block {block} the tokens are all zero: there is nothing left to compare."
+        advice = "Look for a branch or a remedy that removes everything there."
+        return Verdict("not a number", block, None, math.nan, math.nan, driver, shares, True, text, advice)
     end, depth = values[-1], scan.depth
     floor = floor_of(scan.dtype)
     lost = _stays_below(values, LOST)
@@ -74,9 +78,10 @@ def judge(scan: "Scan") -> Verdict:
         )
         return Verdict("at the numerical floor", bottom, None, end, pace, driver, shares, True, text, _advice(scan))
     if lost is not None and (pace >= FAST or lost == 0):
+        slope = f", divided by {pace:.2f} a block on the way there" if lost else ""
         text = (
             f"From block {lost} on less than 1 % of the signal differs between tokens (token diversity t_div {end:.2g} "
-            f"at block {depth}, divided by {pace:.2f} in every block).{because}"
+            f"at block {depth}{slope}).{because}"
         )
         return Verdict("collapsed", lost, None, end, pace, driver, shares, True, text, _advice(scan))
     if lost is not None:
@@ -108,22 +113,21 @@ def judge(scan: "Scan") -> Verdict:
 def growth_shares(scan: "Scan") -> dict[str, float]:
     """Who made the tokens alike: shares of the growth of log(t_sim / t_div) from unrelated tokens to the last block.
 
-    The log-odds add up exactly over steps (Yu & Zhang 2023, eq. (6) in odds form). Growth that biases explain is
-    counted as theirs. Empty when there is nothing to share out.
+    The log-odds add up exactly over steps, sequence by sequence (Yu & Zhang 2023, eq. (6) in odds form). Growth that
+    biases explain is counted as theirs. Empty when there is nothing to share out.
     """
-    start = _log_odds(scan.states["t_sim"][:1], scan.states["t_div"][:1])
-    growth = {"embeddings": float(start) - math.log(1 / (scan.tokens - 1))}
-    before = _log_odds(scan.states["t_sim"][:-1], scan.states["t_div"][:-1])
+    t_sim, t_div = float(scan.states["t_sim"][0]), float(scan.states["t_div"][0])
+    if t_div == 0:
+        return {"embeddings": 1.0}
+    growth = {"embeddings": math.log(t_sim / t_div * (scan.valid_tokens - 1)) if t_sim > 0 else 0.0}
     for name in scan.step_names:
         row = scan.steps[name]
-        after = _log_odds(row["t_sim"], row["t_div"])
-        gain = after - before
-        before = torch.where(after.isnan(), before, after)
-        usable = gain.isfinite()
-        kind = "norms" if name.endswith("_norm") else name.split("_")[0].split(" ")[0]
-        bias = torch.where(gain > 0, row["bias_share"].clamp(0, 1), 0.0)
-        growth["biases"] = growth.get("biases", 0.0) + float((gain * bias)[usable].sum())
-        growth[kind] = growth.get(kind, 0.0) + float((gain * (1 - bias))[usable].sum())
+        usable = row["gain"].isfinite()
+        gain = row["gain"][usable]
+        bias = torch.where(gain > 0, row["bias_share"][usable].clamp(0, 1), 0.0)
+        kind = "norms" if name.endswith("_norm") else "branches" if " and " in name else name.split("_")[0]
+        growth["biases"] = growth.get("biases", 0.0) + float((gain * bias).sum())
+        growth[kind] = growth.get(kind, 0.0) + float((gain * (1 - bias)).sum())
     positive = {name: value for name, value in growth.items() if value > 0}
     total = sum(positive.values())
     return {name: value / total for name, value in positive.items()} if total > QUIET else {}
@@ -131,6 +135,7 @@ def growth_shares(scan: "Scan") -> dict[str, float]:
 
 _WORDS = {
     "attention": "mixing by attention",
+    "branches": "attention and feed-forward in parallel",
     "ffn": "the feed-forward network (its activation adds a common offset)",
     "norms": "the norms",
     "embeddings": "the embeddings (tokens enter already alike)",
@@ -171,7 +176,3 @@ def _pace(values: list[float], end: int) -> float:
     if start == end or values[end] <= 0 or values[start] <= 0:
         return math.inf if values[end] <= 0 else 1.0
     return (values[start] / values[end]) ** (1 / (end - start))
-
-
-def _log_odds(t_sim: Tensor, t_div: Tensor) -> Tensor:
-    return t_sim.log() - t_div.log()

@@ -4,6 +4,7 @@ Models call torch's scaled_dot_product_attention (q, k, v), or take a softmax wi
 nn.MultiheadAttention does either one inside a single function, whose body is therefore run under the watch as well.
 """
 
+import math
 import types
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,23 +28,23 @@ class AttentionSeen:
     bias: Tensor | None = None
     causal: bool | None = None
 
-    def batch_for(self, tokens: Tensor | None) -> int | None:
-        """How many sequences this attention works on, if it works on whole sequences of `tokens`.
+    def batch_for(self, tokens: Tensor) -> int | None:
+        """How many sequences this attention works on; None when it does not work on whole sequences of `tokens`.
 
-        q (B, h, n, d_h) says it; P (B h, n, n) folds the heads into the batch, so B is read off the tokens.
+        q (B, h, n, d_h) says it, and must fit tokens (B, n, d) or (n, B, d), or leave n an axis of its own where
+        streams are folded into the batch. P (B h, n, n) folds the heads into the batch, so B is read off the tokens.
         """
         front = (self.q if self.q is not None else self.P).shape[:-2]  # type: ignore[union-attr]
-        if tokens is None:
-            return front[0] if len(front) == 2 else None
         sizes = list(tokens.shape[:-1])
         if self.queries not in sizes:
             return None
-        if len(front) == 2 and (front[0] in sizes or tokens.ndim > 3):
-            return front[0]
         sizes.remove(self.queries)
+        others = math.prod(sizes)
+        if len(front) == 2 and others % front[0] == 0 and (others == front[0] or self.queries != front[0]):
+            return front[0]
         if len(front) == 1 and len(sizes) == 1 and front[0] % sizes[0] == 0:
             return sizes[0]
-        return front[0] if len(front) == 2 else None
+        return None
 
     def folded(self, batch: int) -> "AttentionSeen":
         """The same with axes (B, h, n, .) everywhere."""
@@ -52,10 +53,8 @@ class AttentionSeen:
             return x if x is None or x.ndim == 4 else x.reshape(batch, -1, *x.shape[-2:])
 
         bias = self.bias
-        if bias is not None and bias.ndim == 3 and bias.shape[0] not in (1, batch):
-            bias = fold(bias)
-        elif bias is not None and bias.ndim == 3 and self.q is not None and self.q.ndim == 3:
-            bias = bias.unsqueeze(1)
+        if bias is not None and bias.ndim == 3 and self.q is not None and self.q.ndim == 3:
+            bias = bias.unsqueeze(1) if bias.shape[0] in (1, batch) else fold(bias)
         return replace(self, P=fold(self.P), q=fold(self.q), k=fold(self.k), bias=bias)
 
 
@@ -113,7 +112,7 @@ def drops(name: str, args: tuple, kwargs: dict) -> bool:
     return bool(p) and bool(training)
 
 
-DROPOUTS = {"dropout", "dropout_", "alpha_dropout", "feature_dropout"}
+DROPOUTS = {"dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"}
 
 
 def without_dropout(name: str, func: Any, args: tuple, kwargs: dict) -> Any:

@@ -9,8 +9,8 @@ from torch import nn
 
 from depthscope._registry import unknown
 from depthscope.errors import AttentionNotSeenError, BlocksNotFoundError
+from depthscope.traces.known import is_norm
 from depthscope.traces.log import Call, Log, State
-from depthscope.traces.watch import is_norm
 
 _NUMBER = re.compile(r"\d+")
 

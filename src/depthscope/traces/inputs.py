@@ -1,18 +1,13 @@
 """What a user may hand to a model, made uniform: batches of arguments and their padding masks."""
 
+import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from depthscope.errors import MaskError, UsageError
-
-PADDING_NAMES = {
-    "attention_mask": True,
-    "mask": True,
-    "src_key_padding_mask": False,
-}  # name: does True mean "token"?
 
 
 @dataclass(frozen=True)
@@ -24,7 +19,7 @@ class Batch:
     mask: Tensor | None
 
 
-def batches(inputs: Any, mask: Any = None) -> Iterator[Batch]:
+def batches(model: nn.Module, inputs: Any, mask: Any = None) -> Iterator[Batch]:
     """One Batch for a tensor, a tuple (positional), a mapping (keywords); one for each item of another iterable."""
     if isinstance(inputs, Tensor | tuple | Mapping):
         if mask is not None and not isinstance(mask, Tensor):
@@ -32,7 +27,7 @@ def batches(inputs: Any, mask: Any = None) -> Iterator[Batch]:
                 f"scan: for one batch mask must be a tensor (B, n); got {type(mask).__name__}. "
                 "Give 1 for a token and 0 for padding."
             )
-        yield _batch(inputs, mask)
+        yield _batch(model, inputs, mask)
         return
     if not isinstance(inputs, Iterable) or isinstance(inputs, str | bytes):
         raise UsageError(
@@ -59,29 +54,40 @@ def batches(inputs: Any, mask: Any = None) -> Iterator[Batch]:
                 raise MaskError(
                     f"scan: there must be one mask for each batch; the masks ended at batch {count}. Give more."
                 )
-        yield _batch(tuple(item) if isinstance(item, list) else item, own)
+        yield _batch(model, tuple(item) if isinstance(item, list) else item, own)
         count += 1
+    if masks is not None and next(masks, None) is not None:
+        raise MaskError(f"scan: there must be one mask for each batch; got more than {count}. Give as many as batches.")
     if count == 0:
         raise UsageError("scan: inputs must hold at least one batch; got an empty iterable. Is the generator used up?")
 
 
-def _batch(item: Tensor | tuple | Mapping, mask: Tensor | None) -> Batch:
+def _batch(model: nn.Module, item: Tensor | tuple | Mapping, mask: Tensor | None) -> Batch:
     kwargs = dict(item) if isinstance(item, Mapping) else {}
     args: tuple = (item,) if isinstance(item, Tensor) else () if isinstance(item, Mapping) else tuple(item)
-    return Batch(args, kwargs, mask if mask is not None else padding_in(kwargs))
+    return Batch(args, kwargs, mask if mask is not None else padding_in(model, args, kwargs))
 
 
-def padding_in(kwargs: dict[str, Any]) -> Tensor | None:
-    """The padding mask among keyword arguments, as True for tokens."""
-    for name, token_is_true in PADDING_NAMES.items():
-        value = kwargs.get(name)
-        if isinstance(value, Tensor) and value.ndim == 2 and value.shape[0] != value.shape[1]:
-            return _as_tokens(value, token_is_true)
-        if isinstance(value, Tensor) and value.ndim == 2 and name != "mask":  # a square "mask" may be a score mask
-            return _as_tokens(value, token_is_true)
+def padding_in(model: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> Tensor | None:
+    """The padding mask (B, n) among the arguments of a model, by name, as True for tokens; None when there is none.
+
+    attention_mask (Hugging Face) and mask (x-transformers) mark tokens, src_key_padding_mask (torch) marks padding.
+    Where torch's name exists, `mask` is a mask of scores and not of padding.
+    """
+    named = dict(kwargs)
+    known: Iterable[str] = ()
+    try:
+        signature = inspect.signature(model.forward)
+        known = signature.parameters
+        named |= signature.bind_partial(*args, **kwargs).arguments
+    except (TypeError, ValueError):  # no signature, or arguments that the model itself will refuse
+        pass
+    for name in ("attention_mask", "src_key_padding_mask", "mask"):
+        value = named.get(name)
+        if not isinstance(value, Tensor) or value.ndim != 2:
+            continue
+        if name == "src_key_padding_mask":
+            return value == 0  # True, or minus infinity, is padding
+        if name == "attention_mask" or "src_key_padding_mask" not in known:
+            return value > 0.5 if value.is_floating_point() else value.bool()
     return None
-
-
-def _as_tokens(value: Tensor, token_is_true: bool) -> Tensor:
-    keep = value > 0.5 if value.is_floating_point() else value.bool()
-    return keep if token_is_true else ~keep

@@ -14,9 +14,10 @@ class Frames:
     only n is found, and everything else counts as batch.
     """
 
-    def __init__(self, square_axis: int = 1) -> None:
+    def __init__(self, *, square_axis: int = 1, batch_first: bool = False) -> None:
         self.pairs: list[tuple[int, int]] = []
         self.square_axis = square_axis  # where the tokens are when there are as many sequences as tokens
+        self.batch_first = batch_first  # attention that would make the first axis the tokens is not believed
         self.assumed = False
 
     def __bool__(self) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 @contextmanager
@@ -13,7 +13,14 @@ def untouched(model: nn.Module) -> Iterator[None]:
     """Restore the random generators and the buffers of the model (running means, caches) on the way out."""
     python_state = random.getstate()
     numpy_state = _numpy_state()
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    buffers = [
+        (
+            module,
+            {name: (buffer, None if buffer is None else buffer.clone()) for name, buffer in module._buffers.items()},
+        )
+        for module in model.modules()
+        if not isinstance(module, torch.jit.ScriptModule)
+    ]
     devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else []
     try:
         with torch.random.fork_rng(devices=devices):
@@ -24,11 +31,21 @@ def untouched(model: nn.Module) -> Iterator[None]:
             import numpy as np
 
             np.random.set_state(numpy_state)
+        for module, kept in buffers:
+            _put_back(module, kept)
+
+
+def _put_back(module: nn.Module, kept: dict[str, tuple[Tensor | None, Tensor | None]]) -> None:
+    """The same buffer tensors with the same values; what a forward pass added is taken away."""
+    for name in list(module._buffers):
+        if name not in kept:
+            del module._buffers[name]
+    for name, (buffer, values) in kept.items():
+        module._buffers[name] = buffer
+        if buffer is None or values is None or (buffer.shape == values.shape and torch.equal(buffer, values)):
+            continue
         with torch.no_grad():
-            for name, buffer in model.named_buffers():
-                kept = buffers.get(name)
-                if kept is not None and kept.shape == buffer.shape and not torch.equal(kept, buffer):
-                    buffer.copy_(kept)
+            buffer.data = values
 
 
 def _numpy_state():

@@ -4,8 +4,6 @@ Each tensor worth measuring is given to a callback the moment it is seen and the
 no activations. What is a block is decided afterwards, from the log (blocks.py, steps.py).
 """
 
-import re
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -22,12 +20,14 @@ from depthscope.traces.attention import (
     mha_body,
     without_dropout,
 )
+from depthscope.traces.known import Known, is_norm
 from depthscope.traces.log import Add, Attention, Call, Log, State
-from depthscope.traces.tokens import Frames, first_tokens, is_scalar, tokens_last, tokens_out, version
+from depthscope.traces.tokens import Frames, first_tokens, is_scalar, tokens_last, tokens_out
 
 SUMS = {"add", "add_", "__add__", "__radd__", "__iadd__"}
 PRODUCTS = {"mul", "mul_", "__mul__", "__rmul__"}
 LINEAR = {"linear", "addmm"}
+NORMS = {"layer_norm", "rms_norm"}
 
 MeasureState = Callable[[Tensor, Any, bool], Any]  # tokens (..., n, d), numbers so far, at a block's end? -> numbers
 MeasureAttention = Callable[[AttentionSeen, Tensor | None], Any]  # the attention, the tokens (B, n, d) it reads
@@ -55,23 +55,41 @@ class Watch(TorchFunctionMode):
         self._clock = 0
         self._stack: list[Call] = []
         self._norms_open = 0
-        self._known: dict[int, tuple[weakref.ref, int, State, float]] = {}
-        self._waiting: list[tuple[Tensor, int, State, bool]] = []
+        self._known = Known()
+        self._waiting: list[tuple[Tensor, Tensor, State, bool]] = []
         self._latest: Tensor | None = None
         self._bias = 0.0
         self._handles: list[Any] = []
+        self._followed: list[Any] = []  # hooks on tensors, for their gradients; they outlive the forward pass
 
     def __enter__(self) -> "Watch":
-        for path, module in self.model.named_modules():
-            self._handles.append(module.register_forward_pre_hook(self._before(path, module), with_kwargs=True))
-            self._handles.append(module.register_forward_hook(self._after(path, module), with_kwargs=True))
+        try:
+            self._hook_modules()
+        except BaseException:
+            self.remove_hooks()
+            raise
         super().__enter__()
         return self
+
+    def _hook_modules(self) -> None:
+        for path, module in self.model.named_modules():
+            if isinstance(module, torch.jit.ScriptModule):
+                continue  # takes no hooks of this kind
+            self._handles.append(module.register_forward_pre_hook(self._before(path, module), with_kwargs=True))
+            self._handles.append(module.register_forward_hook(self._after(path, module), with_kwargs=True))
+
+    def remove_hooks(self) -> None:
+        """Take all hooks off modules and tensors."""
+        for handle in (*self._handles, *self._followed):
+            handle.remove()
+        self._handles.clear()
+        self._followed.clear()
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         for handle in self._handles:
             handle.remove()
+        self._handles.clear()
         if error[0] is None:
             self._settle(assume=not self.log.frames)
         self._known.clear()
@@ -101,7 +119,9 @@ class Watch(TorchFunctionMode):
             if candidate or (norm and not self._norms_open):
                 tokens = first_tokens(args, kwargs)
                 if tokens is not None and (candidate or self._is_stream(tokens)):
-                    call.source = self._see(tokens, path, whole=candidate or self._between)
+                    whole = candidate or self._between
+                    call.leads = whole or self._known.find(tokens) is not None  # a norm of something else is no stream
+                    call.source = self._see(tokens, path, whole=whole, leads=call.leads)
             self._norms_open += norm
             self._stack.append(call)
 
@@ -124,7 +144,8 @@ class Watch(TorchFunctionMode):
                 self.log.repeats[path] = self.log.repeats.get(path, 0) + 1
             tokens = tokens_out(output, call.source.shape) if call.source is not None else None
             if tokens is not None:
-                call.result = self._see(tokens, path, whole=candidate or self._between)
+                call.result = self._see(tokens, path, whole=candidate or self._between, leads=call.leads)
+                self._bias = 0.0 if norm else self._bias
                 (self.log.calls if candidate else self.log.norms).append(call)
                 if candidate and self.on_call is not None:
                     self.on_call(len(self.log.calls))
@@ -142,51 +163,45 @@ class Watch(TorchFunctionMode):
 
     # states
 
-    def _see(self, tensor: Tensor, path: str, *, whole: bool) -> State:
-        """The State of a tensor; measured now, or as soon as it is known which axis holds the tokens."""
-        known = self._find(tensor)
+    def _see(self, tensor: Tensor, path: str, *, whole: bool, leads: bool = True) -> State:
+        """The State of a tensor; measured now, or as soon as it is known which axis holds the tokens.
+
+        leads: attention that comes next reads these tokens.
+        """
+        known = self._known.find(tensor)
         state = known[0] if known is not None and known[1] == 1.0 else self._new(tensor, path)
-        self._latest = tensor
-        self._measure(tensor, state, whole)
+        self._latest = tensor if leads else self._latest
+        self._measure(tensor, tensor, state, whole)
         return state
 
     def _new(self, tensor: Tensor, path: str) -> State:
         state = State(path, self._tick(), tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
-        self._know(tensor, state, 1.0)
+        self._known.add(tensor, state)
         return state
 
-    def _know(self, tensor: Tensor, state: State, scale: float) -> None:
-        self._known[id(tensor)] = (weakref.ref(tensor), version(tensor), state, scale)
-
-    def _find(self, tensor: Any) -> tuple[State, float] | None:
-        entry = self._known.get(id(tensor))
-        if entry is None:
-            return None
-        reference, seen, state, scale = entry
-        target = reference()
-        if target is None or target is not tensor:  # the id is used again
-            return None
-        return (state, scale) if seen == version(target) else None
-
-    def _measure(self, tensor: Tensor, state: State, whole: bool) -> None:
+    def _measure(self, tensor: Tensor, values: Tensor, state: State, whole: bool) -> None:
+        """Measure the values a tensor had when it was seen."""
         state.axis = self.log.frames.axis_of(state.shape)
-        if state.axis is None:
-            self._waiting.append((tensor, version(tensor), state, whole))
-            return
         with torch.no_grad(), torch._C.DisableTorchFunction():
-            state.numbers = self.on_state(tokens_last(tensor, state.axis), state.numbers, whole)
-        if tensor.requires_grad and not state.numbers.followed:
+            if state.axis is None:
+                copy = (
+                    values.clone() if values is tensor else values
+                )  # the model may write into it before its axis is known
+                self._waiting.append((tensor, copy, state, whole))
+                return
+            state.numbers = self.on_state(tokens_last(values, state.axis), state.numbers, whole)
+        if torch.is_grad_enabled() and tensor.requires_grad and not state.numbers.followed:
             state.numbers.followed = True
-            tensor.register_hook(state.numbers.take_gradient)
+            self._followed.append(tensor.register_hook(state.numbers.take_gradient))
 
     def _settle(self, *, assume: bool) -> None:
         """Measure what waited for the token axis; with nothing to go by, tokens are the last axis but one."""
         waiting, self._waiting = self._waiting, []
         if assume and waiting:
             self.log.frames.assume(waiting[0][0].shape)
-        for tensor, seen, state, whole in waiting:
-            if self.log.frames.axis_of(state.shape) is not None and seen == version(tensor):
-                self._measure(tensor, state, whole)
+        for tensor, values, state, whole in waiting:
+            if self.log.frames.axis_of(state.shape) is not None:
+                self._measure(tensor, values, state, whole)
 
     # functions
 
@@ -196,7 +211,7 @@ class Watch(TorchFunctionMode):
         if is_mha(func):
             with _FunctionsOnly(self):
                 return mha_body(func)(*args, **kwargs)
-        known = [self._find(a) for a in args[:2]] if name in SUMS or name in PRODUCTS else []
+        known = [self._known.find(a) for a in args[:2]] if name in SUMS or name in PRODUCTS else []
         dropped = (name in DROPOUTS or name == "scaled_dot_product_attention") and drops(name, args, kwargs)
         self.log.dropout |= dropped
         if dropped and self.silence_dropout:
@@ -209,6 +224,8 @@ class Watch(TorchFunctionMode):
             self._product(args, known, result)
         elif name in LINEAR:
             self._remember_bias(name, args, kwargs)
+        elif name in NORMS:
+            self._norm(args, result)
         else:
             seen = attention_in(func, name, args, kwargs, result)
             if seen is not None:
@@ -220,14 +237,27 @@ class Watch(TorchFunctionMode):
             return
         state = self._new(result, self._path)
         self._latest = result
-        self._measure(result, state, self._between)
+        self._measure(result, result, state, self._between)
         self.log.adds.append(Add(self._path, state.order, [k or (None, 1.0) for k in known], state, self._bias))
 
+    def _norm(self, args: tuple, result: Tensor) -> None:
+        """A norm that is called as a function, by no module that is one."""
+        if self._norms_open or not isinstance(args[0], Tensor) or not self._is_stream(args[0]):
+            return
+        call = Call(self._path, self._tick(), leads=self._between or self._known.find(args[0]) is not None)
+        call.source = self._see(args[0], self._path, whole=self._between, leads=call.leads)
+        call.result = self._see(result, self._path, whole=self._between, leads=call.leads)
+        call.left = self._tick()
+        self._bias = 0.0
+        self.log.norms.append(call)
+
     def _product(self, args: tuple, known: list, result: Tensor) -> None:
-        """A state times a number is still that state, scaled (DeepNorm's alpha)."""
+        """A state times a number is that state, scaled (DeepNorm's alpha); a branch that is scaled forgets its bias."""
+        if not any(known) and isinstance(result, Tensor) and result.ndim >= 3:
+            self._bias = 0.0
         for entry, other in zip(known, args[1::-1], strict=False):
             if entry is not None and is_scalar(other) and tuple(result.shape) == entry[0].shape:
-                self._know(result, entry[0], entry[1] * float(other))
+                self._known.add(result, entry[0], entry[1] * float(other))
 
     def _remember_bias(self, name: str, args: tuple, kwargs: dict) -> None:
         bias = args[0] if name == "addmm" else kwargs.get("bias", args[2] if len(args) > 2 else None)
@@ -236,8 +266,9 @@ class Watch(TorchFunctionMode):
 
     def _attention(self, seen: AttentionSeen) -> None:
         tokens = self._latest
-        batch = seen.batch_for(tokens) if seen.queries == seen.keys else None
-        if tokens is None or batch is None:
+        batch = seen.batch_for(tokens) if tokens is not None and seen.queries == seen.keys else None
+        doubted = self.log.frames.batch_first and tokens is not None and tokens.shape[0] != batch
+        if tokens is None or batch is None or doubted:
             self.log.other_attention += 1
             return
         self.log.frames.add(batch, seen.queries)
@@ -260,9 +291,3 @@ class _FunctionsOnly:
 
     def __exit__(self, *error: Any) -> None:
         TorchFunctionMode.__exit__(self.watch, *error)
-
-
-def is_norm(module: nn.Module) -> bool:
-    """Whether a module is a normalisation, by the name of its class: LayerNorm, LlamaRMSNorm, T5LayerNorm, ..."""
-    name = type(module).__name__.lower()
-    return re.search(r"norm", name) is not None and sum(1 for _ in module.modules()) <= 3

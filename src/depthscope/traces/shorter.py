@@ -1,24 +1,25 @@
-"""As many sequences as tokens: one more, smaller, pass tells the batch axis from the token axis."""
+"""Where shapes alone cannot tell the batch axis from the token axis, one more and shorter pass can."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from depthscope.errors import DepthscopeError
 from depthscope.traces.inputs import Batch
 from depthscope.traces.log import Log
 
 
-def token_axis_of_square(model: nn.Module, batch: Batch, run: Callable[[Batch], Log]) -> int | None:
-    """Run once more with the first axis of the inputs one shorter; batch and tokens then differ in size.
+def token_axis_of_shorter(batch: Batch, run: Callable[[Batch], Log]) -> int | None:
+    """Run once more with the first axis of the inputs one shorter: batch and tokens can then be told apart.
 
-    Whichever of the two was cut, attention shows the number of tokens, and the states show on which axis it is.
+    Whichever of the two was cut, attention shows the number of tokens, and the states show on which axis it is. None
+    when the model cannot run like that, or when no attention over whole sequences is seen any more.
     """
     tensors = [v for v in (*batch.args, *batch.kwargs.values()) if isinstance(v, Tensor) and v.ndim]
-    if not tensors or tensors[0].shape[0] < 3:
-        return None
+    if not tensors or tensors[0].shape[0] < 2:
+        return 0 if tensors else None  # one row cannot be cut, and one sequence of it is as good as it gets
     size = tensors[0].shape[0]
 
     def cut(value: Any) -> Any:
@@ -28,6 +29,8 @@ def token_axis_of_square(model: nn.Module, batch: Batch, run: Callable[[Batch], 
     try:
         log = run(replace(batch, args=args, kwargs=kwargs, mask=None))
     except DepthscopeError:
+        return None
+    if log.frames.assumed or not log.frames:
         return None
     axes = {call.source.axis for call in log.calls if call.source is not None and len(call.source.shape) == 3}
     return axes.pop() if len(axes) == 1 else None

@@ -1,0 +1,227 @@
+"""Ways in which a scan could be silently wrong or leave something behind, each held shut."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers as T
+from torch import Tensor, nn
+
+import depthscope as ds
+
+X = torch.randn(4, 9, 16, generator=torch.Generator().manual_seed(3))
+
+
+class Block(nn.Module):
+    """A plain pre-norm block whose parts can be replaced."""
+
+    def __init__(self, d: int = 16, h: int = 2) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(d, 3 * d), nn.Linear(d, d)
+        self.norm = nn.LayerNorm(d)
+        self.heads = h
+
+    def attend(self, x: Tensor, **options) -> Tensor:
+        q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+        return self.out(F.scaled_dot_product_attention(q, k, v, **options).transpose(1, 2).flatten(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.attend(self.norm(x))
+
+
+def stack(kind: type[Block], depth: int = 3) -> nn.Sequential:
+    return nn.Sequential(*(kind() for _ in range(depth))).eval()
+
+
+def test_a_mask_by_position_counts_as_one_by_name() -> None:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    model = T.BertModel(T.BertConfig(**sizes, vocab_size=99)).eval()
+    ids, mask = torch.randint(1, 99, (3, 8)), (torch.arange(8) < 5).long().expand(3, 8)
+    named = ds.scan(model, {"input_ids": ids, "attention_mask": mask})
+    torch.testing.assert_close(ds.scan(model, (ids, mask))["t_sim"], named["t_sim"])
+
+
+def test_torch_padding_masks_as_bool_and_as_float() -> None:
+    model = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2, enable_nested_tensor=False
+    ).eval()
+    pad = torch.arange(9).expand(4, 9) >= 6
+    expected = ds.scan(model, X[:, :6])["t_sim"]
+    additive = torch.zeros(4, 9).masked_fill(pad, -math.inf)
+    for mask in (pad, additive):
+        torch.testing.assert_close(
+            ds.scan(model, {"src": X, "src_key_padding_mask": mask})["t_sim"], expected, atol=1e-6, rtol=0
+        )
+    torch.testing.assert_close(ds.scan(model, (X, None, pad))["t_sim"], expected, atol=1e-6, rtol=0)
+    scores = torch.zeros(9, 9)
+    assert ds.scan(model, {"src": X, "mask": scores}).valid_tokens == 9
+
+
+def test_a_square_mask_of_x_transformers_is_padding() -> None:
+    from x_transformers import Encoder
+
+    model = Encoder(dim=16, depth=2, heads=2, attn_dim_head=8).eval()
+    square = X[:, :4]
+    mask = (torch.arange(4) < 3).expand(4, 4)
+    torch.testing.assert_close(
+        ds.scan(model, {"x": square, "mask": mask})["t_sim"][0], ds.metrics.t_sim(square[:, :3]).mean()
+    )
+
+
+def test_an_input_written_in_place_is_measured_as_it_came() -> None:
+    class Writes(Block):
+        def forward(self, x: Tensor) -> Tensor:
+            x += 1.0
+            return x + self.attend(self.norm(x))
+
+    scan = ds.scan(stack(Writes, 4), X.clone())
+    assert scan.depth == 4
+    torch.testing.assert_close(scan["t_sim"][0], ds.metrics.t_sim(X).mean())
+
+
+def test_tokens_that_vanish_are_not_called_diverse() -> None:
+    class Kills(Block):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * 0
+
+    verdict = ds.scan(stack(Kills), X).verdict
+    assert verdict.status == "not a number" and verdict.block == 1 and "all zero" in str(verdict)
+
+
+def test_tokens_that_enter_equal_are_blamed_on_the_embeddings() -> None:
+    verdict = ds.scan(stack(Block), X[:, :1].expand(4, 9, 16).clone()).verdict
+    assert verdict.status == "at the numerical floor" and verdict.shares == {"embeddings": 1.0}
+
+
+def test_windows_are_not_taken_for_whole_sequences() -> None:
+    class Windows(Block):
+        def forward(self, x: Tensor) -> Tensor:
+            inside = self.norm(x).unflatten(1, (-1, 16)).flatten(0, 1)
+            return x + self.attend(inside).unflatten(0, (len(x), -1)).flatten(1, 2)
+
+    tokens = torch.randn(16, 64, 16)
+    with pytest.raises(ds.errors.AttentionNotSeenError, match="inside windows"):
+        ds.scan(stack(Windows), tokens)
+    scan = ds.scan(stack(Windows), tokens, attention=False)
+    torch.testing.assert_close(scan["t_sim"][0], ds.metrics.t_sim(tokens).mean())
+
+
+def test_norms_of_queries_and_keys_are_not_what_attention_reads() -> None:
+    class Normed(Block):
+        def __init__(self) -> None:
+            super().__init__()
+            self.q, self.k = nn.Linear(16, 16), nn.Linear(16, 16)
+            self.q_norm, self.k_norm = nn.LayerNorm(16), nn.LayerNorm(16)
+
+        def forward(self, x: Tensor) -> Tensor:
+            q, k = self.q_norm(self.q(x)), self.k_norm(self.k(x))  # (B, n, d), before the heads are split
+            q, k, v = (t.unflatten(-1, (2, -1)).transpose(1, 2) for t in (q, k, x))
+            return x + F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+    model = stack(Normed, 1)
+    scan = ds.scan(model, X)
+    block = model[0]
+    q, k = (
+        n(w(X)).unflatten(-1, (2, -1)).transpose(1, 2) for n, w in ((block.q_norm, block.q), (block.k_norm, block.k))
+    )
+    P = (q @ k.mT / 8**0.5).softmax(-1).detach()
+    torch.testing.assert_close(scan.per_head("omega")[0], ds.metrics.omega(X, P).mean(0), atol=1e-5, rtol=0)
+
+
+def test_a_norm_called_as_a_function_is_seen() -> None:
+    class Functional(Block):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.attend(F.layer_norm(x, (16,)))
+
+    scan = ds.scan(stack(Functional), X)
+    assert scan.placement == "pre"
+
+
+def test_nothing_is_left_on_the_inputs() -> None:
+    tokens = X.clone().requires_grad_()
+    ds.scan(stack(Block), tokens)
+    ds.scan(stack(Block), tokens, gradients=lambda out: out.square().mean())
+    assert not tokens._backward_hooks and tokens.grad is None
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_scripted_part_is_passed_over() -> None:
+    class Scripted(Block):
+        def __init__(self) -> None:
+            super().__init__()
+            self.extra = torch.jit.script(nn.GELU())
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.attend(self.extra(self.norm(x)))
+
+    model = stack(Scripted)
+    assert ds.scan(model, X).depth == 3
+    assert not any(m._forward_hooks for m in model.modules())
+
+
+def test_buffers_that_grow_or_begin_empty_are_put_back() -> None:
+    class Caches(Block):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("cache", None)
+            self.register_buffer("grows", torch.zeros(1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.cache = x.detach()
+            self.grows = torch.cat([self.grows, torch.ones(1)])
+            return super().forward(x)
+
+    model = stack(Caches)
+    kept = model[0].grows
+    ds.scan(model, X)
+    assert model[0].cache is None and model[0].grows is kept
+
+
+def test_a_bias_for_each_head() -> None:
+    class Biased(Block):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.attend(self.norm(x), attn_mask=torch.arange(2 * 9 * 9.0).reshape(2, 9, 9) / 50)
+
+    model = stack(Biased, 1)
+    q, k, _ = (t.unflatten(-1, (2, -1)).transpose(1, 2) for t in model[0].qkv(model[0].norm(X)).chunk(3, -1))
+    P = (q @ k.mT / 8**0.5 + torch.arange(2 * 9 * 9.0).reshape(2, 9, 9) / 50).softmax(-1).detach()
+    torch.testing.assert_close(ds.scan(model, X).per_head("delta")[0], ds.metrics.delta(P).mean(0), atol=1e-6, rtol=0)
+
+
+def test_shared_weights_have_one_gradient_and_it_is_said() -> None:
+    model = stack(Block, 2)
+    model[1].qkv = model[0].qkv
+    scan = ds.scan(model, X, gradients=lambda out: out.square().mean())
+    assert scan["gradient_norm"].min() > 0 and any("share weights" in note for note in scan.notes)
+
+
+def test_a_head_that_is_not_a_number_is_not_averaged_away() -> None:
+    model = stack(Block)
+    with torch.no_grad():
+        model[1].qkv.weight[:8] = math.nan  # the queries of head 0
+    scan = ds.scan(model, X)
+    assert math.isnan(scan["delta"][1]) and not math.isnan(scan["delta"][0])
+    assert not math.isnan(scan.per_head("delta")[1, 1])
+    from depthscope.reports.rows import table
+
+    names, cells = table(scan)
+    assert cells[2][names.index("delta")] == "nan"
+
+
+def test_what_is_left_out_of_large_batches_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    from depthscope.metrics import _chunks
+    from depthscope.scans import readers
+
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    whole, first = ds.scan(model, X), ds.scan(model, X[:2])
+    assert not any("to save time" in note for note in whole.notes)
+    monkeypatch.setattr(readers, "INSIDE", 9 * 16 * 2)
+    monkeypatch.setattr(_chunks, "CHUNK", 9 * 16 * 2)
+    scan = ds.scan(model, X)
+    assert any("steps inside blocks and composite norms are from 2 of 4" in note for note in scan.notes)
+    for step in scan.step_names:
+        torch.testing.assert_close(scan.per_step("gain")[step], first.per_step("gain")[step])
+    torch.testing.assert_close(scan["relative_residual"], first["relative_residual"])
+    torch.testing.assert_close(scan["t_sim"], whole["t_sim"])
