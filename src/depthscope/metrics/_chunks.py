@@ -89,6 +89,17 @@ class Chunk:
         """|x_i|, (b, n); zero for padding."""
         return torch.linalg.vector_norm(self.wide, dim=-1)
 
+    @cached_property
+    def composite(self) -> Tensor:
+        """|x|_{1,inf}, (b,)."""
+        return one_inf(self.wide)
+
+
+def one_inf(x: Tensor) -> Tensor:
+    """sqrt(|x|_1 |x|_inf) of x (b, n, d): the largest column sum and the largest row sum of absolute values."""
+    x = x.abs()
+    return (x.sum(-2).amax(-1) * x.sum(-1).amax(-1)).sqrt()
+
 
 Formula = Callable[[Chunk], Tensor]  # -> (b,)
 

@@ -5,20 +5,15 @@ import math
 from torch import Tensor
 
 from depthscope._registry import metric
-from depthscope.metrics._chunks import Chunk, by_sample
-
-
-def _one_inf(x: Tensor) -> Tensor:
-    x = x.abs()
-    return (x.sum(-2).amax(-1) * x.sum(-1).amax(-1)).sqrt()
+from depthscope.metrics._chunks import Chunk, by_sample, one_inf
 
 
 def _composite(chunk: Chunk) -> Tensor:
-    return _one_inf(chunk.wide)
+    return chunk.composite
 
 
 def _relative(chunk: Chunk) -> Tensor:
-    return _one_inf(chunk.Pi_2_x) / _one_inf(chunk.wide)
+    return one_inf(chunk.Pi_2_x) / chunk.composite
 
 
 def _mean_norm(chunk: Chunk) -> Tensor:
