@@ -225,3 +225,29 @@ def test_what_is_left_out_of_large_batches_is_said(monkeypatch: pytest.MonkeyPat
         torch.testing.assert_close(scan.per_step("gain")[step], first.per_step("gain")[step])
     torch.testing.assert_close(scan["relative_residual"], first["relative_residual"])
     torch.testing.assert_close(scan["t_sim"], whole["t_sim"])
+
+
+def test_a_branch_without_visible_attention_is_not_called_a_feed_forward_network() -> None:
+    class Averages(Block):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.out(self.norm(x)).mean(1, keepdim=True).expand_as(x)
+
+    def full() -> nn.Module:
+        return nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=True)
+
+    scan = ds.scan(nn.Sequential(full(), Averages(), full()).eval(), X)
+    assert scan.step_names == ["attention", "ffn", "branch"] and scan.head_counts == [2, 0, 2]
+    assert any("1 of 3 blocks have no self-attention" in note for note in scan.notes)
+    assert scan.per_step("gain")["branch"].isnan().tolist() == [True, False, True]
+
+
+def test_an_encoder_with_a_decoder_names_the_other_half_once() -> None:
+    sizes = {"d_model": 32, "num_layers": 3, "num_heads": 4, "d_ff": 64, "d_kv": 8, "vocab_size": 99}
+    model = T.T5Model(T.T5Config(**sizes)).eval()
+    ids = torch.randint(1, 99, (2, 8))
+    scan = ds.scan(model, {"input_ids": ids, "decoder_input_ids": ids[:, :5]})
+    assert [n for n in scan.notes if "holds attention too" in n] == [
+        'encoder.block.* was measured; decoder.block.* holds attention too: pass blocks="decoder.block.*" to measure it'
+    ]
+    decoder = ds.scan(model, {"input_ids": ids, "decoder_input_ids": ids[:, :5]}, blocks="decoder.block.*")
+    assert decoder.tokens == 5 and decoder.causal is True

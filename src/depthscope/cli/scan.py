@@ -125,13 +125,16 @@ def write_json(scans: list[Any], path: str) -> None:
 def writer_for(path: str) -> Any:
     """What writes a file of this kind; known before the model runs, so that a wrong name costs nothing."""
     from depthscope.reports.html import report
-    from depthscope.reports.plots import picture
+    from depthscope.reports.plots import need_matplotlib, picture
 
     kind = Path(path).suffix
     if kind == ".json":
         return lambda scans: write_json(scans, path)
     if kind not in (".html", ".png", ".svg", ".pdf"):
         raise UsageError(f"--out: the file must end in .html, .png, .svg, .pdf or .json; got {path!r}.")
+
+    if kind != ".html":
+        need_matplotlib()
 
     def write(scans: list[Any]) -> None:
         (report if kind == ".html" else picture)(*scans, to=path)

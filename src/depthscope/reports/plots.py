@@ -1,5 +1,6 @@
 """The picture of one or more scans, as PNG, SVG or PDF by the name of the file."""
 
+from importlib.util import find_spec
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,17 @@ from depthscope.scans.record import Scan
 from depthscope.scans.verdict import floor_of
 
 
+def need_matplotlib() -> None:
+    """Say at once what to install, before anything has been computed."""
+    if find_spec("matplotlib") is None:
+        raise MissingExtraError("a picture needs matplotlib. pip install 'depthscope[plot]'")
+
+
 def draw(*scans: Scan) -> Any:
     """A matplotlib figure: similarity, diversity on a log scale, what each step adds, how attention mixes."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError("draw: needs matplotlib. pip install 'depthscope[plot]'") from None
+    need_matplotlib()
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(11, 7), layout="constrained")
     ((similar, diverse), (steps, heads)) = figure.subplots(2, 2)
     for scan, colour in zip(scans, cycle(COLOURS), strict=False):

@@ -135,6 +135,7 @@ def growth_shares(scan: "Scan") -> dict[str, float]:
 
 _WORDS = {
     "attention": "mixing by attention",
+    "branch": "branches in which no attention is seen",
     "branches": "attention and feed-forward in parallel",
     "ffn": "the feed-forward network (its activation adds a common offset)",
     "norms": "the norms",

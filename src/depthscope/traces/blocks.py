@@ -200,12 +200,15 @@ def _is_attention_alone(log: Log, entry: Block) -> bool:
 
 def _others(log: Log, best: str, families: dict[str, list[Block]], ranked: list[str]) -> list[str]:
     """Attention holding families outside the chosen one, which the user may have meant."""
-    notes = []
+    notes: list[str] = []
+    named: list[str] = []
     chosen = families[best]
     for key in ranked[1:]:
         outside = [b for b in families[key] if not any(c.start <= b.start and b.end <= c.end for c in chosen)]
         around = any(b.start <= chosen[0].start and chosen[-1].end <= b.end for b in outside)
-        if outside and not around and any(_has_attention(log, b) for b in outside):
+        inner = any(key.startswith(other + ".") for other in named)
+        if outside and not around and not inner and any(_has_attention(log, b) for b in outside):
+            named.append(key)
             notes.append(f'{best} was measured; {key} holds attention too: pass blocks="{key}" to measure it')
     return notes
 

@@ -13,7 +13,7 @@ from depthscope.traces.log import Add, Call, Log, State
 
 @dataclass(frozen=True)
 class Step:
-    """One move of the stream: "attention", "attention_norm", "ffn", "ffn_norm", ...; bias is |b|^2 of the branch."""
+    """One move of the stream: attention, attention_norm, ffn, ffn_norm, branch, ...; bias is |b|^2 of the branch."""
 
     name: str
     source: State
@@ -37,12 +37,14 @@ def dissect(log: Log, block: Block) -> Anatomy:
     stream, placements, scales = block.source, [], []
     steps: list[Step] = []
     since = block.start
+    visible = _attends(log, block.start, block.end)  # without it no branch can be called a feed-forward network
     for add in adds:
         operand = _operand(add, stream, norms)
         if operand is None:
             continue
         kept, scale, branch = operand
-        name = _unused("attention" if _attends(log, since, add.order) else "ffn", steps)
+        kind = "attention" if _attends(log, since, add.order) else "ffn" if visible else "branch"
+        name = _unused(kind, steps)
         if kept is not stream:
             steps.append(Step(_norm_name(steps), stream, kept))
         placements.append(_placement(kept, branch, add, norms))
