@@ -1,4 +1,4 @@
-"""What a scan costs, as ratios measured in one run: python benchmarks/scan.py   (about 3 minutes on 2 cores)
+"""What a scan costs, as ratios measured in one run: python benchmarks/scan.py   (about 4 minutes on 2 cores)
 
 Machines are noisy, and noise only adds: both sides of each ratio alternate, and the fastest run of each is compared.
 Run it with nothing else on the machine. Memory is the peak of a process of its own.
@@ -45,7 +45,7 @@ def line(what: str, value: float, limit: str, more: str = "") -> None:
 @torch.no_grad()
 def scans() -> None:
     model, ids = bert(12), torch.randint(0, 30000, (4, 512))
-    states, plain = ratio(lambda: ds.scan(model, ids, attention=False), lambda: model(ids), 9)
+    states, plain = ratio(lambda: ds.scan(model, ids, attention=False), lambda: model(ids), 15)
     line(
         "scan, state metrics / plain forward (BERT-base, 4 x 512)",
         states,
