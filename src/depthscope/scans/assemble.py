@@ -1,11 +1,13 @@
 """Readings of one or more batches become one Scan: means over samples, and notes on what a reader should know."""
 
 import math
+from statistics import fmean
 
 import torch
 from torch import Tensor, nn
 
 from depthscope.errors import UsageError
+from depthscope.scans.readers import float64
 from depthscope.scans.reading import WHOLE, Reading, stacked
 from depthscope.scans.record import Scan
 from depthscope.traces.steps import placement_of
@@ -43,7 +45,7 @@ def assemble(model: nn.Module, readings: list[Reading]) -> Scan:
         model=type(model).__name__,
         depth=first.depth,
         tokens=source.shape[source.axis or 0],
-        valid_tokens=float(torch.cat([r.blocks[0].source.numbers.tokens.flatten() for r in readings]).mean()),
+        valid_tokens=fmean(n for r in readings for n in r.blocks[0].source.numbers.tokens),
         width=source.shape[-1],
         samples=sum(r.samples for r in readings),
         dtype=source.dtype,
@@ -94,15 +96,15 @@ def _steps(readings: list[Reading]) -> dict[str, dict[str, Tensor]]:
 def _heads(readings: list[Reading]) -> tuple[dict[str, Tensor], list[int], bool | None, dict[str, float]]:
     rows = [r.attentions() for r in readings]
     found = [a for row in rows for a in row if a is not None]
-    counts = [0 if a is None else next(iter(a.values.values())).shape[-1] for a in rows[0]]
+    counts = [0 if a is None else len(next(iter(a.values.values()))[0]) for a in rows[0]]
     if not found:
         return {}, counts, None, {}
-    most = max(next(iter(a.values.values())).shape[-1] for a in found)
+    most = max(len(next(iter(a.values.values()))[0]) for a in found)
     heads = {}
     for name in found[0].values:
         per_block = []
         for i in range(len(rows[0])):
-            values = [a.values[name].double().cpu() for a in (row[i] for row in rows) if a is not None]
+            values = [float64(a.values[name]) for a in (row[i] for row in rows) if a is not None]
             mean = torch.cat(values).mean(0) if values else torch.full((most,), math.nan, dtype=torch.float64)
             per_block.append(torch.nn.functional.pad(mean, (0, most - len(mean)), value=math.nan))
         heads[name] = torch.stack(per_block)
@@ -146,7 +148,7 @@ def _final_norm(readings: list[Reading]) -> dict[str, float]:
     if any(r.ending is None for r in readings):
         return {}
     numbers = [r.ending.result.numbers for r in readings]  # type: ignore[union-attr]
-    return {name: float(torch.cat([n.values[name] for n in numbers]).mean()) for name in numbers[0].values}
+    return {name: fmean(v for n in numbers for v in n.values[name]) for name in numbers[0].values}
 
 
 def _gradients(readings: list[Reading]) -> dict[str, Tensor]:

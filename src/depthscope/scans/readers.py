@@ -21,22 +21,30 @@ SKETCH = 64  # channels that stand for all of a wide X when mu_2 is measured
 
 @dataclass(eq=False)
 class StateNumbers:
-    """Per sample: the two energies, and the state metrics at the ends of blocks; the gradient when it is followed."""
+    """Per sample: the two energies, and the state metrics at the ends of blocks; the gradient when it is followed.
 
-    energies: Energies
-    tokens: Tensor  # that count, of each sample
+    Plain floats: small tensors that live on between large ones that do not would scatter the heap, block by block.
+    """
+
+    common: list[float]
+    centred: list[float]
+    tokens: list[float]  # that count
     masked: bool
-    values: dict[str, Tensor] = field(default_factory=dict)
+    values: dict[str, list[float]] = field(default_factory=dict)
     whole: bool = False
     followed: bool = False
     gradient: float = math.nan
+
+    @property
+    def energies(self) -> Energies:
+        return Energies(float64(self.common), float64(self.centred))
 
     def take_gradient(self, gradient: Tensor) -> None:
         self.gradient = float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
 
     @property
     def finite(self) -> bool:
-        return bool(self.energies.total.isfinite().all())
+        return all(math.isfinite(v) for v in (*self.common, *self.centred))
 
 
 class StateReader:
@@ -69,19 +77,25 @@ class StateReader:
                 if done < few or not facts.costly:
                     column.append(facts.formula(chunk))  # type: ignore[misc]
             done += len(chunk.x)
-        energies = Energies(*(torch.cat(column) for column in zip(*pairs, strict=True)))
-        values = {name: torch.cat(column) for name, column in columns.items()}
+        common, centred = (torch.cat(column).tolist() for column in zip(*pairs, strict=True))
+        values = {name: torch.cat(column).tolist() for name, column in columns.items()}
         if numbers is None:
-            return StateNumbers(energies, torch.cat(counts), mask is not None, values, whole)
-        numbers.energies, numbers.tokens, numbers.values, numbers.whole = energies, torch.cat(counts), values, True
+            numbers = StateNumbers(common, centred, torch.cat(counts).tolist(), mask is not None)
+        # a state seen before, in passing, stays the same record: the hook for its gradient belongs to it
+        numbers.common, numbers.centred, numbers.tokens = common, centred, torch.cat(counts).tolist()
+        numbers.values, numbers.whole = values, whole
         return numbers
+
+
+def float64(values: Any) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
 
 
 @dataclass(eq=False)
 class AttentionNumbers:
     """Per sample and head (B, h): the attention metrics; the largest residual of each that was iterated."""
 
-    values: dict[str, Tensor]
+    values: dict[str, list[list[float]]]
     residuals: dict[str, float]
     causal: bool | None
     leak: float
@@ -126,7 +140,7 @@ class AttentionReader:
                     self._read(function.facts, part, X, columns, residuals)
             causal = causal and part.is_triangular()
             leak = max(leak, part.leak)
-        values = {name: torch.cat(parts).reshape(-1, batch[1]) for name, parts in columns.items()}
+        values = {name: torch.cat(parts).reshape(-1, batch[1]).tolist() for name, parts in columns.items()}
         needs_tokens = any("X" in f.facts.takes for f in self.metrics)
         measured = len(values[name]) if (name := next(iter(residuals), None)) else batch[0]
         sketched = X is not None and "mu_2" in values and self._sketch(X) is not None

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from depthscope.errors import MaskError
 from depthscope.metrics._chunks import Energies
-from depthscope.scans.readers import AttentionNumbers, StateNumbers
+from depthscope.scans.readers import AttentionNumbers, StateNumbers, float64
 from depthscope.traces.blocks import Found
 from depthscope.traces.log import Attention, Call, Log, State
 from depthscope.traces.steps import Anatomy
@@ -65,11 +65,11 @@ class Reading:
 
     @property
     def samples(self) -> int:
-        return self.blocks[0].source.numbers.energies.common.numel()
+        return len(self.blocks[0].source.numbers.common)
 
     def values(self, name: str) -> Tensor:
         """A state metric, (depth + 1, samples), or fewer samples where it is costly."""
-        return torch.stack([self.fold(s.values[name]) for s in self.states()])
+        return torch.stack([self.fold(float64(s.values[name])) for s in self.states()])
 
     def fold(self, values: Tensor) -> Tensor:
         """One value a sample: streams that were folded into the batch are averaged."""
@@ -99,7 +99,7 @@ class Reading:
         before, after = (Energies(e.common[:few], e.centred[:few]) for e in both)
         row = {"t_sim": after.common / after.total, "t_div": after.centred / after.total}
         row["gain"] = (after.common / after.centred).log() - (before.common / before.centred).log()  # of the log-odds
-        row["bias_share"] = self.fold(source.numbers.tokens)[:few] * bias / after.common  # of the common part
+        row["bias_share"] = self.fold(float64(source.numbers.tokens))[:few] * bias / after.common  # of the common part
         for function in self.step_metrics:
             found = function.facts.formula(before, after)
             parts = found if isinstance(found, tuple) else (found,)

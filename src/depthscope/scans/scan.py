@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from depthscope._registry import TABLES, lookup
 from depthscope.errors import DepthscopeError, ForwardError, UsageError
 from depthscope.scans.assemble import assemble
-from depthscope.scans.readers import AttentionReader, StateReader
+from depthscope.scans.readers import AttentionReader, StateReader, float64
 from depthscope.scans.reading import Reading
 from depthscope.scans.record import Scan
 from depthscope.traces.blocks import candidates, find_blocks
@@ -109,7 +109,7 @@ class Settings:
             quiet = self._quiet(model, batch, frames, states=t_div)
             found = find_blocks(quiet.log, model, named=self.blocks is not None, need_attention=False)
             reading.without_dropout = [
-                reading.fold(s.numbers.values["t_div"])
+                reading.fold(float64(s.numbers.values["t_div"]))
                 for s in (found.blocks[0].source, *(b.result for b in found.blocks))
             ]
         return reading
