@@ -1,10 +1,23 @@
 """depthscope shows where a Transformer stops gaining from depth, and why."""
 
+from typing import TYPE_CHECKING
+
 from depthscope import errors, metrics, remedies
 from depthscope.remedies._fix import fix_
-from depthscope.reports.html import report
 from depthscope.scans.record import Scan
 from depthscope.scans.scan import scan
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 __version__ = "0.1.0"
+
+
+def report(*scans: Scan, to: "str | Path" = "report.html") -> "Path":
+    """Write scans into one HTML page that needs nothing else: their curves together, then each by itself."""
+    from depthscope.reports.html import report as write  # imported when it is needed: import depthscope stays light
+
+    return write(*scans, to=to)
+
+
 __all__ = ["scan", "fix_", "report", "Scan", "metrics", "remedies", "errors"]

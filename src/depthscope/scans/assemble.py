@@ -1,7 +1,6 @@
 """Readings of one or more batches become one Scan: means over samples, and notes on what a reader should know."""
 
 import math
-from statistics import fmean
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +44,7 @@ def assemble(model: nn.Module, readings: list[Reading]) -> Scan:
         model=type(model).__name__,
         depth=first.depth,
         tokens=source.shape[source.axis or 0],
-        valid_tokens=fmean(n for r in readings for n in r.blocks[0].source.numbers.tokens),
+        valid_tokens=float(float64([n for r in readings for n in r.blocks[0].source.numbers.tokens]).mean()),
         width=source.shape[-1],
         samples=sum(r.samples for r in readings),
         dtype=source.dtype,
@@ -148,7 +147,7 @@ def _final_norm(readings: list[Reading]) -> dict[str, float]:
     if any(r.ending is None for r in readings):
         return {}
     numbers = [r.ending.result.numbers for r in readings]  # type: ignore[union-attr]
-    return {name: fmean(v for n in numbers for v in n.values[name]) for name in numbers[0].values}
+    return {name: float(float64([v for n in numbers for v in n.values[name]]).mean()) for name in numbers[0].values}
 
 
 def _gradients(readings: list[Reading]) -> dict[str, Tensor]:
