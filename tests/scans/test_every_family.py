@@ -136,3 +136,10 @@ def test_the_steps_multiply_to_the_whole_block(family: Family) -> None:
     for rate in scan.per_step("escalation_rate").values():
         product = product * rate
     torch.testing.assert_close(product, scan["escalation_rate"], rtol=1e-9, atol=0)
+    gains = scan.per_step("gain")  # the log-odds t_sim / t_div add up, and each gain is log(xi_1 / xi_2)
+    for step, gain in gains.items():
+        torch.testing.assert_close(
+            gain, (scan.per_step("xi_1")[step] / scan.per_step("xi_2")[step]).log(), rtol=1e-9, atol=1e-12
+        )
+    odds = (scan["t_sim"] / scan["t_div"]).log()
+    torch.testing.assert_close(sum(gains.values()), odds[1:] - odds[:-1], rtol=1e-7, atol=1e-9)

@@ -31,7 +31,9 @@ def assemble(model: nn.Module, readings: list[Reading]) -> Scan:
     notes += _attention_notes(readings, residuals)
     if readings[0].without_dropout is not None:
         notes.append("dropout was on: its noise counts as diversity, so the verdict rests on a second run without it")
-    inside = min((len(s.result.numbers.tokens) for a in first.anatomies for s in a.steps), default=first.samples)
+    lengths = [len(s.result.numbers.tokens) for a in first.anatomies for s in a.steps]
+    lengths += [len(values) for values in first.states()[0].values.values()]
+    inside = min(lengths)
     if inside < first.samples:
         notes.append(
             f"steps inside blocks and composite norms are from {inside} of {first.samples} sequences, to save time"
