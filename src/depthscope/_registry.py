@@ -12,7 +12,9 @@ from depthscope.errors import UnknownNameError
 F = TypeVar("F", bound=Callable[..., Any])
 Kind = Literal["state", "step", "attention"]
 
-TABLES: dict[str, dict[str, Any]] = {"metric": {}, "remedy": {}, "preset": {}}
+TABLES: dict[str, dict[str, Any]] = {
+    name: {} for name in ("metric", "remedy", "preset", "wiring", "attention", "weights", "activation")
+}
 
 
 @dataclass(frozen=True)
@@ -78,11 +80,11 @@ def metric(
     return register
 
 
-def shelve(table: str) -> Callable[[F], F]:
-    """Register a function or class under its own name in one of the tables."""
+def shelve(table: str, name: str | None = None) -> Callable[[F], F]:
+    """Register a function or class in one of the tables, under its own name or the given one."""
 
     def register(thing: F) -> F:
-        TABLES[table][thing.__name__] = thing
+        TABLES[table][name or thing.__name__] = thing
         return thing
 
     return register

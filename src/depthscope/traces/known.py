@@ -33,5 +33,9 @@ class Known:
 
 
 def is_norm(module: nn.Module) -> bool:
-    """Whether a module is a normalisation: LayerNorm, LlamaRMSNorm, T5LayerNorm, ..., and not a block that has one."""
-    return "norm" in type(module).__name__.lower() and sum(1 for _ in module.modules()) <= 3
+    """Whether a module is a normalisation: LayerNorm, LlamaRMSNorm, T5LayerNorm, ..., and not a block that has one.
+
+    It may wrap one other norm; a module that owns two is a wiring, whatever its name.
+    """
+    parts = [type(part).__name__.lower() for part in module.modules()]
+    return "norm" in parts[0] and len(parts) <= 3 and sum("norm" in name for name in parts[1:]) <= 1

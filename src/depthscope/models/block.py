@@ -1,0 +1,112 @@
+"""One Transformer block in the letters of Algorithm 1 (Yu & Zhang 2023, section 2.1)."""
+
+import warnings
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from depthscope._registry import TABLES, lookup, shelve
+from depthscope.models.design import Design
+
+
+class SelfAttention(nn.Module):
+    """SA(X) = [P_1 X W_1 ... P_h X W_h] (W_O),    P_k from the queries X W_q and keys X W_k of head k.
+
+    X (..., n, d) -> (..., n, d). Where P itself is not asked for, softmax attention is computed without it.
+    """
+
+    def __init__(self, design: Design) -> None:
+        super().__init__()
+        d, bias = design.d, design.bias
+        self.h, self.causal, self.name = design.h, design.causal, design.attention
+        self.W_q, self.W_k, self.W = (nn.Linear(d, d, bias=bias) for _ in range(3))
+        self.W_O = nn.Linear(d, d, bias=bias) if design.output else None
+        if self.name == "sinkhorn" and self.causal:
+            warnings.warn(
+                "sinkhorn attention: the only doubly stochastic matrix under a causal mask is the identity; "
+                "the tokens of this model do not mix. Use another formula for a causal model.",
+                stacklevel=2,
+            )
+
+    def _split(self, X: Tensor) -> Tensor:
+        return X.unflatten(-1, (self.h, -1)).transpose(-2, -3)  # (..., h, n, d/h)
+
+    def _pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        n = q.shape[-2]
+        allowed = torch.ones(n, n, dtype=torch.bool, device=q.device).tril() if self.causal else None
+        return lookup("attention", self.name)(q, k, allowed).softmax(-1)
+
+    def pattern(self, X: Tensor) -> Tensor:
+        """The attention matrices P (..., h, n, n)."""
+        return self._pattern(self._split(self.W_q(X)), self._split(self.W_k(X)))
+
+    def forward(self, X: Tensor) -> Tensor:
+        q, k, v = (self._split(W(X)) for W in (self.W_q, self.W_k, self.W))
+        if self.name == "softmax":
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        else:
+            mixed = self._pattern(q, k) @ v
+        joined = mixed.transpose(-2, -3).flatten(-2)  # (..., n, d)
+        return joined if self.W_O is None else self.W_O(joined)
+
+    def extra_repr(self) -> str:
+        return f"attention={self.name}, h={self.h}, causal={self.causal}"
+
+
+class FeedForward(nn.Module):
+    """FFN(Y) = phi(Y W_1) W_2,    Y (..., n, d), W_1 and W_2^T d x q."""
+
+    def __init__(self, design: Design) -> None:
+        super().__init__()
+        d, q, bias = design.d, design.ffn_width, design.bias
+        self.phi = lookup("activation", design.activation)
+        self.W_1, self.W_2 = nn.Linear(d, q, bias=bias), nn.Linear(q, d, bias=bias)
+
+    def forward(self, Y: Tensor) -> Tensor:
+        return self.W_2(self.phi(self.W_1(Y)))
+
+
+@shelve("activation", name="swiglu")
+class SwiGLU(FeedForward):
+    """FFN(Y) = (silu(Y W_gate) * Y W_1) W_2.    Shazeer 2020"""
+
+    def __init__(self, design: Design) -> None:
+        super().__init__(design)
+        self.W_gate = nn.Linear(design.d, design.ffn_width, bias=design.bias)
+
+    def forward(self, Y: Tensor) -> Tensor:
+        return self.W_2(F.silu(self.W_gate(Y)) * self.W_1(Y))
+
+
+TABLES["activation"] |= {"relu": F.relu, "gelu": F.gelu}
+
+
+class Block(nn.Module):
+    """One block: attention and feed-forward, joined by a wiring. X (..., n, d) -> (..., n, d)."""
+
+    def __init__(self, design: Design, index: int = 1) -> None:
+        super().__init__()
+        self.attention = SelfAttention(design)
+        self.ffn = (SwiGLU if design.activation == "swiglu" else FeedForward)(design)
+        self.wiring = lookup("wiring", design.wiring)(design, index)
+        self.h, self.weights = design.h, design.weights
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw the matrices anew, by the law of the design."""
+        law = lookup("weights", self.weights)
+        for role, matrix in self.matrices():
+            law(matrix.weight, matrix.bias, role.rpartition(".")[-1], self.h)
+
+    def matrices(self) -> list[tuple[str, nn.Linear]]:
+        """The weight matrices with their names; the last part of a name is the paper's letter."""
+        return [(name, module) for name, module in self.named_modules() if isinstance(module, nn.Linear)]
+
+    def steps(self, X: Tensor) -> dict[str, Tensor]:
+        """The states inside the block by their letters, in the order in which they arise; the last is the output."""
+        return self.wiring.steps(X, self.attention, self.ffn)
+
+    def forward(self, X: Tensor) -> Tensor:
+        return self.wiring(X, self.attention, self.ffn)

@@ -1,0 +1,39 @@
+"""A stack of blocks: the L-layer Transformer of Yu & Zhang 2023, section 2.1."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, nn
+
+from depthscope._registry import lookup
+from depthscope.models.block import Block
+from depthscope.models.design import Design, design_of
+
+
+class Transformer(nn.Module):
+    """The blocks one after another, then the wiring's ending. X (..., n, d) -> (..., n, d)."""
+
+    def __init__(self, design: Design) -> None:
+        super().__init__()
+        self.design = design
+        self.blocks = nn.ModuleList(Block(design, index + 1) for index in range(design.depth))
+        self.ending = lookup("wiring", design.wiring).ending(design)
+
+    def forward(self, X: Tensor) -> Tensor:
+        for block in self.blocks:
+            X = block(X)
+        return self.ending(X)
+
+    def __iter__(self) -> Iterator[Block]:
+        return iter(self.blocks)  # type: ignore[arg-type]
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+
+def classic(depth: int = 12, d: int = 256, h: int = 8, **choices: Any) -> Transformer:
+    """The classic Transformer encoder on embedded tokens (B, n, d), at random initialisation.
+
+    Choices by keyword: q, alpha, wiring, attention, activation, weights, causal, output, bias (see Design).
+    """
+    return Transformer(design_of("classic", depth=depth, d=d, h=h, **choices))

@@ -1,0 +1,62 @@
+"""Weight laws: how the matrices of a block are drawn.
+
+A law fills `weight` (..., fan_out, fan_in) and `bias` (..., fan_out), if there is one, in place; leading axes are
+independent copies. `role` is the matrix's letter: W_q W_k W W_O (attention), W_1 W_2 W_gate (feed-forward). h is the
+number of heads.
+"""
+
+from torch import Tensor
+
+from depthscope._registry import shelve
+
+
+def _normal(weight: Tensor, bias: Tensor | None, variance: float) -> None:
+    weight.normal_(0.0, variance**0.5)
+    if bias is not None:
+        bias.zero_()
+
+
+def _uniform(weight: Tensor, bias: Tensor | None, variance: float) -> None:
+    edge = (3 * variance) ** 0.5
+    weight.uniform_(-edge, edge)
+    if bias is not None:
+        bias.zero_()
+
+
+@shelve("weights")
+def xavier(weight: Tensor, bias: Tensor | None, role: str, h: int) -> None:
+    """every matrix uniform with variance 2 / (fan_in + fan_out): 1/d for the d x d ones; biases zero"""
+    _uniform(weight, bias, 2 / (weight.shape[-1] + weight.shape[-2]))
+
+
+@shelve("weights")
+def torch_default(weight: Tensor, bias: Tensor | None, role: str, h: int) -> None:
+    """every matrix as nn.Linear draws it: uniform with variance 1 / (3 fan_in), biases too"""
+    variance = 1 / (3 * weight.shape[-1])
+    _uniform(weight, None, variance)
+    if bias is not None:
+        _uniform(bias, None, variance)
+
+
+@shelve("weights")
+def unit_gain(weight: Tensor, bias: Tensor | None, role: str, h: int) -> None:
+    """W normal with variance 1/d, so that d sigma^2 = 1 as the theory assumes; the rest as torch_default"""
+    if role == "W":
+        _normal(weight, bias, 1 / weight.shape[-1])
+    else:
+        torch_default(weight, bias, role, h)
+
+
+@shelve("weights")
+def paper_literal(weight: Tensor, bias: Tensor | None, role: str, h: int) -> None:
+    """W normal with variance h/d, as section 2.4 of Yu & Zhang 2023 prints it; the rest as torch_default"""
+    if role == "W":
+        _normal(weight, bias, h / weight.shape[-1])
+    else:
+        torch_default(weight, bias, role, h)
+
+
+@shelve("weights")
+def bert(weight: Tensor, bias: Tensor | None, role: str, h: int) -> None:
+    """every matrix normal with standard deviation 0.02 whatever the width, biases zero: BERT's law, made for d = 768"""
+    _normal(weight, bias, 0.02**2)

@@ -1,0 +1,1 @@
+"""Wirings: how branches, residuals and norms are joined. One wiring, one file."""

@@ -1,0 +1,28 @@
+"""Pre-norm: norms at the entrance of each branch, a residual stream that is never normalised (Yu & Zhang 2023, (19))."""
+
+import torch
+from torch import Tensor, nn
+
+from depthscope._registry import shelve
+from depthscope.models.design import Design
+from depthscope.models.wirings._wiring import Branch, Wiring
+
+
+@shelve("wiring", name="pre_norm")
+class PreNorm(Wiring):
+    """X_hat = LN(X),  Y = X + alpha SA(X_hat),  Y_hat = LN(Y),  Z = Y + FFN(Y_hat); one more LN after the last block"""
+
+    def __init__(self, design: Design, index: int) -> None:
+        super().__init__(design, index)
+        self.norm_1, self.norm_2 = nn.LayerNorm(design.d), nn.LayerNorm(design.d)
+
+    def steps(self, X: Tensor, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
+        X_hat = self.norm_1(X)
+        Y = torch.add(X, SA(X_hat), alpha=self.alpha)
+        Y_hat = self.norm_2(Y)
+        Z = Y + FFN(Y_hat)
+        return {"X_hat": X_hat, "Y": Y, "Y_hat": Y_hat, "Z": Z}
+
+    @staticmethod
+    def ending(design: Design) -> nn.Module:
+        return nn.LayerNorm(design.d)
