@@ -11,12 +11,14 @@ ROOT = Path(__file__).parents[1] / "src" / "depthscope"
 BASE = "errors _checks _registry _files"
 MAY_IMPORT = {
     "metrics": BASE,
+    "theory": BASE,
     "models": BASE,
+    "experiments": f"metrics theory models traces scans remedies reports notation {BASE}",
     "traces": BASE,
     "scans": f"traces metrics reports {BASE}",  # reports only inside __str__ and _repr_html_
     "remedies": f"traces metrics {BASE}",
     "reports": f"scans {BASE}",
-    "cli": f"metrics models traces scans remedies reports {BASE}",
+    "cli": f"metrics models traces scans remedies reports experiments {BASE}",
 }
 
 

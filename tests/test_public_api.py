@@ -9,7 +9,9 @@ METRICS = (
 
 
 def test_public_names() -> None:
-    assert sorted(ds.__all__) == sorted("scan fix_ report Scan metrics remedies errors".split())
+    assert sorted(ds.__all__) == sorted(
+        "scan fix_ reproduce report Scan metrics theory models remedies experiments errors".split()
+    )
     assert all(hasattr(ds, name) for name in ds.__all__)
 
 

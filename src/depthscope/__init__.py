@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from depthscope import errors, metrics, remedies
+from depthscope import errors, experiments, metrics, models, remedies, theory
+from depthscope.experiments import reproduce
 from depthscope.remedies._fix import fix_
 from depthscope.scans.record import Scan
 from depthscope.scans.scan import scan
@@ -20,4 +21,16 @@ def report(*scans: Scan, to: "str | Path" = "report.html") -> "Path":
     return write(*scans, to=to)
 
 
-__all__ = ["scan", "fix_", "report", "Scan", "metrics", "remedies", "errors"]
+__all__ = [
+    "scan",
+    "fix_",
+    "reproduce",
+    "report",
+    "Scan",
+    "metrics",
+    "theory",
+    "models",
+    "remedies",
+    "experiments",
+    "errors",
+]

@@ -13,7 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 Kind = Literal["state", "step", "attention"]
 
 TABLES: dict[str, dict[str, Any]] = {
-    name: {} for name in ("metric", "remedy", "preset", "wiring", "attention", "weights", "activation")
+    name: {} for name in ("metric", "remedy", "preset", "wiring", "attention", "activation", "weight law")
 }
 
 
@@ -100,7 +100,7 @@ def lookup(table: str, name: str) -> Any:
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """The sentence for a name that nobody has."""
-    known = sorted(known)
+    known, name = sorted(known), str(name)
     by_lower = {k.lower().replace("_", ""): k for k in known}
     close = difflib.get_close_matches(name.lower().replace("_", ""), by_lower, n=3, cutoff=0.5)
     if close:

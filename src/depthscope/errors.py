@@ -51,3 +51,7 @@ class MissingExtraError(DepthscopeError, ImportError):
 
 class UsageError(DepthscopeError, ValueError):
     """An argument that cannot be used as it is."""
+
+
+class TheoryWarning(DepthscopeError, UserWarning):  # noqa: N818, warns unless python -W error
+    """A formula was asked for where its theorem does not apply."""

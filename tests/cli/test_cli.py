@@ -22,12 +22,12 @@ def invoke(*words: str):
 def test_scan_prints_chart_verdict_and_table() -> None:
     result = invoke("scan", "classic", *SMALL)
     assert result.exit_code == 0
-    for words in ("TransformerEncoder", "3 blocks layers.*", "1.0 ┤", "DIVERSE", "lambda_2"):
+    for words in ("Transformer", "3 blocks blocks.*", "1.0 ┤", "DIVERSE", "lambda_2"):
         assert words in result.output
 
 
 @pytest.mark.parametrize(
-    "preset", ["bert", "albert", "xlnet", "gpt2", "llama", "qwen3", "t5", "vit", "deit", "pre_norm"]
+    "preset", ["bert", "albert", "xlnet", "gpt2", "llama", "qwen3", "t5", "vit", "deit", "pre_norm", "torch_encoder"]
 )
 def test_presets_have_the_depth_that_was_asked_for(preset: str) -> None:
     result = invoke("scan", preset, *SMALL, "--json", "-")
@@ -50,7 +50,7 @@ def test_fix_shows_before_and_after_and_writes_reports(tmp_path: Path) -> None:
         "--out", str(page), "--out", str(picture), "--out", str(record),
     )  # fmt: skip
     assert result.exit_code == 0
-    assert "TransformerEncoder + DeEscalate(tau=1) at block_out" in result.output
+    assert "Transformer + DeEscalate(tau=1) at block_out" in result.output
     assert page.read_text().count("<svg") == 3 and picture.stat().st_size > 10_000
     both = json.loads(record.read_text())
     assert both["before"]["remedies"] == [] and max(both["after"]["states"]["t_sim"][1:]) < 1e-6
@@ -111,10 +111,15 @@ def test_doctor_says_what_was_not_seen(tmp_path: Path, monkeypatch: pytest.Monke
     assert "none was in" in output and "2 x *" in output
 
 
-@pytest.mark.parametrize("shelf", ["metrics", "remedies", "models"])
+@pytest.mark.parametrize("shelf", ["metrics", "remedies", "models", "experiments"])
 def test_ls(shelf: str) -> None:
     output = invoke("ls", shelf).output
-    expected = {"metrics": dir(ds.metrics), "remedies": dir(ds.remedies), "models": ["bert", "classic", "llama"]}[shelf]
+    expected = {
+        "metrics": dir(ds.metrics),
+        "remedies": dir(ds.remedies),
+        "models": ["bert", "classic", "llama", "post_norm", "sinkhorn", "unit_gain"],
+        "experiments": ds.experiments.names(),
+    }[shelf]
     assert all(name in output for name in expected)
 
 

@@ -12,15 +12,17 @@ class Shelf(StrEnum):
     metrics = "metrics"
     remedies = "remedies"
     models = "models"
+    experiments = "experiments"
 
 
 def command(shelf: Annotated[Shelf, typer.Argument(help="What to list.")]) -> None:
-    """List the metrics, remedies or model presets, one line each."""
+    """List the metrics, remedies, models (presets and the parts of reference models) or experiments, one line each."""
     from rich.console import Console
     from rich.table import Table
 
     grid = Table(box=None, pad_edge=False, show_header=True, header_style="bold")
-    names, rows = {"metrics": metrics, "remedies": remedies, "models": models}[shelf.value]()
+    shelves = {"metrics": metrics, "remedies": remedies, "models": models, "experiments": experiments}
+    names, rows = shelves[shelf.value]()
     for name in names:
         grid.add_column(name, no_wrap=name == names[0])
     for row in rows:
@@ -51,9 +53,21 @@ def remedies() -> tuple[list[str], list[list[str]]]:
 
 
 def models() -> tuple[list[str], list[list[str]]]:
+    from depthscope._registry import TABLES
+    from depthscope.models.design import shelves
     from depthscope.models.resolve import presets
 
-    return ["preset", "what it is"], [[name, _first_line(build)] for name, build in sorted(presets().items())]
+    shelves()
+    rows = [["preset", name, _first_line(build)] for name, build in sorted(presets().items())]
+    for table in ("wiring", "attention", "activation", "weight law"):
+        rows += [[table, name, _first_line(part)] for name, part in TABLES[table].items()]
+    return ["", "name", "what it is"], rows
+
+
+def experiments() -> tuple[list[str], list[list[str]]]:
+    from depthscope.experiments._run import shelf
+
+    return ["experiment", "what it shows"], [list(row) for row in shelf()]
 
 
 def _first_line(thing: Any) -> str:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from depthscope._registry import TABLES, lookup, shelve
+from depthscope._registry import lookup
 from depthscope.models.design import Design
 
 
@@ -19,10 +19,10 @@ class SelfAttention(nn.Module):
     def __init__(self, design: Design) -> None:
         super().__init__()
         d, bias = design.d, design.bias
-        self.h, self.causal, self.name = design.h, design.causal, design.attention
+        self.h, self.causal, self.formula = design.h, design.causal, design.attention
         self.W_q, self.W_k, self.W = (nn.Linear(d, d, bias=bias) for _ in range(3))
         self.W_O = nn.Linear(d, d, bias=bias) if design.output else None
-        if self.name == "sinkhorn" and self.causal:
+        if self.formula == "sinkhorn" and self.causal:
             warnings.warn(
                 "sinkhorn attention: the only doubly stochastic matrix under a causal mask is the identity; "
                 "the tokens of this model do not mix. Use another formula for a causal model.",
@@ -33,9 +33,7 @@ class SelfAttention(nn.Module):
         return X.unflatten(-1, (self.h, -1)).transpose(-2, -3)  # (..., h, n, d/h)
 
     def _pattern(self, q: Tensor, k: Tensor) -> Tensor:
-        n = q.shape[-2]
-        allowed = torch.ones(n, n, dtype=torch.bool, device=q.device).tril() if self.causal else None
-        return lookup("attention", self.name)(q, k, allowed).softmax(-1)
+        return lookup("attention", self.formula)(q, k, self.causal).softmax(-1)
 
     def pattern(self, X: Tensor) -> Tensor:
         """The attention matrices P (..., h, n, n)."""
@@ -43,7 +41,7 @@ class SelfAttention(nn.Module):
 
     def forward(self, X: Tensor) -> Tensor:
         q, k, v = (self._split(W(X)) for W in (self.W_q, self.W_k, self.W))
-        if self.name == "softmax":
+        if self.formula == "softmax":
             mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
         else:
             mixed = self._pattern(q, k) @ v
@@ -51,35 +49,7 @@ class SelfAttention(nn.Module):
         return joined if self.W_O is None else self.W_O(joined)
 
     def extra_repr(self) -> str:
-        return f"attention={self.name}, h={self.h}, causal={self.causal}"
-
-
-class FeedForward(nn.Module):
-    """FFN(Y) = phi(Y W_1) W_2,    Y (..., n, d), W_1 and W_2^T d x q."""
-
-    def __init__(self, design: Design) -> None:
-        super().__init__()
-        d, q, bias = design.d, design.ffn_width, design.bias
-        self.phi = lookup("activation", design.activation)
-        self.W_1, self.W_2 = nn.Linear(d, q, bias=bias), nn.Linear(q, d, bias=bias)
-
-    def forward(self, Y: Tensor) -> Tensor:
-        return self.W_2(self.phi(self.W_1(Y)))
-
-
-@shelve("activation", name="swiglu")
-class SwiGLU(FeedForward):
-    """FFN(Y) = (silu(Y W_gate) * Y W_1) W_2.    Shazeer 2020"""
-
-    def __init__(self, design: Design) -> None:
-        super().__init__(design)
-        self.W_gate = nn.Linear(design.d, design.ffn_width, bias=design.bias)
-
-    def forward(self, Y: Tensor) -> Tensor:
-        return self.W_2(F.silu(self.W_gate(Y)) * self.W_1(Y))
-
-
-TABLES["activation"] |= {"relu": F.relu, "gelu": F.gelu}
+        return f"attention={self.formula}, h={self.h}, causal={self.causal}"
 
 
 class Block(nn.Module):
@@ -88,7 +58,7 @@ class Block(nn.Module):
     def __init__(self, design: Design, index: int = 1) -> None:
         super().__init__()
         self.attention = SelfAttention(design)
-        self.ffn = (SwiGLU if design.activation == "swiglu" else FeedForward)(design)
+        self.ffn = lookup("activation", design.activation)(design)
         self.wiring = lookup("wiring", design.wiring)(design, index)
         self.h, self.weights = design.h, design.weights
         self.reset_parameters()
@@ -96,7 +66,7 @@ class Block(nn.Module):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Draw the matrices anew, by the law of the design."""
-        law = lookup("weights", self.weights)
+        law = lookup("weight law", self.weights)
         for role, matrix in self.matrices():
             law(matrix.weight, matrix.bias, role.rpartition(".")[-1], self.h)
 

@@ -1,11 +1,18 @@
 """What a reference model is made of: sizes and choices by name, checked once."""
 
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
-from depthscope._registry import import_folder, lookup, unknown
+from depthscope._registry import lookup, unknown
 from depthscope.errors import UnknownNameError, UsageError
+
+TABLE_OF = {"wiring": "wiring", "attention": "attention", "activation": "activation", "weights": "weight law"}
+
+
+def check_size(where: str, name: str, size: object) -> None:
+    """Raise UsageError unless a size is a whole number, 1 or more."""
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise UsageError(f"{where}: {name} must be a whole number, 1 or more; got {size!r}. Give another {name}=.")
 
 
 @dataclass(frozen=True)
@@ -30,20 +37,23 @@ class Design:
     bias: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("depth", "d", "h", "ffn_width"):
-            size = getattr(self, name)
-            if not isinstance(size, int) or size < 1:
-                raise UsageError(f"design: {name} must be a whole number, 1 or more; got {size!r}.")
+        for name in ("depth", "d", "h"):
+            check_size("design", name, getattr(self, name))
+        if self.q is not None:
+            check_size("design", "q", self.q)
         if self.d % self.h:
             raise UsageError(
                 f"design: heads must divide the width; got d = {self.d} and h = {self.h}. "
                 f"Try d = {max(1, round(self.d / self.h)) * self.h}."
             )
-        if not 0 < self.alpha < float("inf"):
-            raise UsageError(f"design: alpha must be positive and finite; got {self.alpha}. 1 is the classic block.")
+        if not isinstance(self.alpha, int | float) or not 0 < self.alpha < float("inf"):
+            raise UsageError(f"design: alpha must be positive and finite; got {self.alpha!r}. 1 is the classic block.")
         shelves()
-        for table in ("wiring", "attention", "activation", "weights"):
-            lookup(table, getattr(self, table))
+        for choice, table in TABLE_OF.items():
+            try:
+                lookup(table, str(getattr(self, choice)))
+            except UnknownNameError as error:
+                raise UnknownNameError(f"design: {error}") from None
 
     @property
     def ffn_width(self) -> int:
@@ -53,10 +63,7 @@ class Design:
 
 def shelves() -> None:
     """Fill the tables of wirings, attention formulas, activations and weight laws."""
-    folder = Path(__file__).parent
-    from depthscope.models import attentions, block, weights  # noqa: F401
-
-    import_folder("depthscope.models.wirings", [str(folder / "wirings")])
+    from depthscope.models import attentions, ffn, weights, wirings  # noqa: F401
 
 
 def design_of(where: str, **choices: Any) -> Design:

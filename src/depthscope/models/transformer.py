@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from depthscope._registry import lookup
+from depthscope.errors import ShapeError
 from depthscope.models.block import Block
 from depthscope.models.design import Design, design_of
 
@@ -20,6 +21,11 @@ class Transformer(nn.Module):
         self.ending = lookup("wiring", design.wiring).ending(design)
 
     def forward(self, X: Tensor) -> Tensor:
+        if X.ndim < 2 or X.shape[-1] != self.design.d or not X.is_floating_point():
+            raise ShapeError(
+                f"transformer: X must be embedded tokens (..., n, {self.design.d}) of floating point; "
+                f"got {tuple(X.shape)} {X.dtype}. Embed ids first, or build the model with another d=."
+            )
         for block in self.blocks:
             X = block(X)
         return self.ending(X)

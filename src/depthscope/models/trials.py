@@ -1,34 +1,39 @@
 """Many random copies of one block at once: trials are an axis of the weights, not a loop."""
 
+from collections.abc import Callable, Iterator
+
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from depthscope._registry import lookup
 from depthscope.models.block import Block
+from depthscope.models.design import Design
 
-Weights = dict[str, Tensor]
+Tensors = dict[str, Tensor]
 
 
 class _Steps(nn.Module):
     """Calls block.steps where functional_call expects a forward, and adds the attention matrices if they are wanted."""
 
-    def __init__(self, block: Block, pattern: str | None) -> None:
+    def __init__(self, block: Block, pattern: bool) -> None:
         super().__init__()
         self.block, self.pattern = block, pattern
 
-    def forward(self, X: Tensor) -> Weights:
-        states = {"X": X, **self.block.steps(X)}
-        if self.pattern is not None:
-            states["P"] = self.block.attention.pattern(states[self.pattern])
+    def forward(self, X: Tensor) -> Tensors:
+        steps = self.block.steps(X)
+        states = {"X": X, **steps, "out": list(steps.values())[-1]}
+        if self.pattern:
+            states["P"] = self.block.attention.pattern(states[self.block.wiring.reads])
         return states
 
 
 @torch.no_grad()
-def draw_trials(block: Block, trials: int) -> Weights:
+def draw_trials(block: Block, trials: int) -> Tensors:
     """The parameters of `trials` independent copies of a block: name -> (trials, ...)."""
-    law = lookup("weights", block.weights)
-    stacked = {name: value.expand(trials, *value.shape) for name, value in block.named_parameters()}
+    law = lookup("weight law", block.weights)
+    stacked = {name: value.detach().expand(trials, *value.shape) for name, value in block.named_parameters()}
     for path, matrix in block.matrices():
         weight = stacked[f"{path}.weight"] = matrix.weight.new_empty(trials, *matrix.weight.shape)
         bias = None if matrix.bias is None else matrix.bias.new_empty(trials, *matrix.bias.shape)
@@ -39,12 +44,28 @@ def draw_trials(block: Block, trials: int) -> Weights:
 
 
 @torch.no_grad()
-def run_trials(block: Block, weights: Weights, X: Tensor, *, pattern: str | None = None) -> dict[str, Tensor]:
-    """All states inside the block for every trial, X among them; X (trials, ..., n, d) -> letter -> (trials, ..., n, d).
+def run_trials(block: Block, weights: Tensors, X: Tensor, *, pattern: bool = False) -> dict[str, Tensor]:
+    """All states of the block for every trial, from "X" to "out": letter -> (trials, ..., n, d), as X has it.
 
-    pattern names the state that attention reads ("X" in post-norm, "X_hat" in pre-norm); P (trials, ..., h, n, n) is
-    then among the results.
+    pattern adds the attention matrices P (trials, ..., h, n, n).
     """
     module = _Steps(block, pattern)
     named = {f"block.{name}": value for name, value in weights.items()}
-    return vmap(lambda w, x: functional_call(module, w, (x,)))(named, X)
+    with sdpa_kernel(SDPBackend.MATH):  # the fused kernels have no batching rule
+        return vmap(lambda w, x: functional_call(module, w, (x,)))(named, X)
+
+
+def chain(
+    design: Design, X: Tensor, *, pattern: bool = False, between: Callable[[Tensor], Tensor] | None = None
+) -> Iterator[dict[str, Tensor]]:
+    """Block after block of len(X) Transformers at once, each with weights of its own: yields the states of each block.
+
+    X (trials, ..., n, d); axes between the first and the last two share the weights of their trial. `between` acts on
+    the output of every block, as a remedy at block_out does; the yielded states are those before it. What follows the
+    last block (the ending of pre-norm) is left out.
+    """
+    for index in range(design.depth):
+        block = Block(design, index + 1).to(X)
+        states = run_trials(block, draw_trials(block, len(X)), X, pattern=pattern)
+        yield states
+        X = states["out"] if between is None else between(states["out"])

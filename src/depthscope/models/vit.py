@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from depthscope._registry import unknown
 from depthscope.errors import ShapeError, UnknownNameError, UsageError
-from depthscope.models.design import Design, design_of
+from depthscope.models.design import Design, check_size, design_of
 from depthscope.models.transformer import Transformer
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -40,7 +40,7 @@ POOLS = ("cls", "attention")
 class ViT(nn.Module):
     """Images (B, channels, side, side) -> class scores (B, classes).
 
-    Square patches are embedded, a cls token is put in front (pooling "cls" only), learned positions are added; cls token
+    Square patches are embedded, a cls token is put in front (pooling "cls" only), learned positions are added; token
     and positions start from N(0, 1), as in the code that the paper builds on.
     """
 
@@ -59,7 +59,7 @@ class ViT(nn.Module):
         """The input of the first block, (B, n, d)."""
         if images.shape[1:] != (self.channels, self.side, self.side):
             raise ShapeError(
-                f"vit: images must have shape (B, {self.channels}, {self.side}, {self.side}); got {tuple(images.shape)}. "
+                f"vit: images must be (B, {self.channels}, {self.side}, {self.side}); got {tuple(images.shape)}. "
                 "Resize them, or build the model with other side= and channels=."
             )
         X = self.embed(images).flatten(2).transpose(1, 2)
@@ -83,16 +83,20 @@ def vit(
 ) -> ViT:
     """A Vision Transformer at random initialisation: `vit("yu2023")` is Table 1's; keywords override a preset.
 
-    Choices by keyword: depth, d, h, q, alpha, wiring, attention, activation, weights, output, bias (see Design).
+    Choices by keyword are those of Design: depth, d, h, q, alpha, wiring, attention, activation, weights, ...
     """
     if preset is not None and preset not in PRESETS:
         raise UnknownNameError("vit: " + unknown("preset", preset, PRESETS))
     if pooling not in POOLS:
         raise UnknownNameError("vit: " + unknown("pooling", pooling, POOLS))
     for name, size in (("side", side), ("patch", patch), ("channels", channels), ("classes", classes)):
-        if size < 1:
-            raise UsageError(f"vit: {name} must be 1 or more; got {size}.")
+        check_size("vit", name, size)
     if side % patch:
         raise UsageError(f"vit: patches must tile the image; got side {side} and patch {patch}. Choose a divisor.")
     design = design_of("vit", **({} if preset is None else PRESETS[preset]) | choices)
+    if design.causal and pooling == "cls":
+        raise UsageError(
+            "vit: a causal model must not pool its cls token, which is the first and sees no patch; "
+            'got causal=True and pooling="cls". Use pooling="attention".'
+        )
     return ViT(design, side=side, patch=patch, channels=channels, classes=classes, pooling=pooling)

@@ -23,13 +23,13 @@ def _uniform(weight: Tensor, bias: Tensor | None, variance: float) -> None:
         bias.zero_()
 
 
-@shelve("weights")
+@shelve("weight law")
 def xavier(weight: Tensor, bias: Tensor | None, role: str, h: int) -> None:
     """every matrix uniform with variance 2 / (fan_in + fan_out): 1/d for the d x d ones; biases zero"""
     _uniform(weight, bias, 2 / (weight.shape[-1] + weight.shape[-2]))
 
 
-@shelve("weights")
+@shelve("weight law")
 def torch_default(weight: Tensor, bias: Tensor | None, role: str, h: int) -> None:
     """every matrix as nn.Linear draws it: uniform with variance 1 / (3 fan_in), biases too"""
     variance = 1 / (3 * weight.shape[-1])
@@ -38,16 +38,16 @@ def torch_default(weight: Tensor, bias: Tensor | None, role: str, h: int) -> Non
         _uniform(bias, None, variance)
 
 
-@shelve("weights")
+@shelve("weight law")
 def unit_gain(weight: Tensor, bias: Tensor | None, role: str, h: int) -> None:
-    """W normal with variance 1/d, so that d sigma^2 = 1 as the theory assumes; the rest as torch_default"""
+    """W normal with variance 1/d, as the theory assumes (d sigma^2 = 1), without bias; the rest as torch_default"""
     if role == "W":
         _normal(weight, bias, 1 / weight.shape[-1])
     else:
         torch_default(weight, bias, role, h)
 
 
-@shelve("weights")
+@shelve("weight law")
 def paper_literal(weight: Tensor, bias: Tensor | None, role: str, h: int) -> None:
     """W normal with variance h/d, as section 2.4 of Yu & Zhang 2023 prints it; the rest as torch_default"""
     if role == "W":
@@ -56,7 +56,16 @@ def paper_literal(weight: Tensor, bias: Tensor | None, role: str, h: int) -> Non
         torch_default(weight, bias, role, h)
 
 
-@shelve("weights")
+@shelve("weight law")
+def paper_literal_he(weight: Tensor, bias: Tensor | None, role: str, h: int) -> None:
+    """paper_literal with a ReLU network that keeps the energy of its input: variance 2/d for W_1, 1/q for W_2 (He)"""
+    if role in ("W_1", "W_2"):
+        _normal(weight, bias, (2 if role == "W_1" else 1) / weight.shape[-1])
+    else:
+        paper_literal(weight, bias, role, h)
+
+
+@shelve("weight law")
 def bert(weight: Tensor, bias: Tensor | None, role: str, h: int) -> None:
     """every matrix normal with standard deviation 0.02 whatever the width, biases zero: BERT's law, made for d = 768"""
     _normal(weight, bias, 0.02**2)

@@ -12,9 +12,11 @@ Branch = Callable[[Tensor], Tensor]
 class Wiring(nn.Module):
     """A wiring writes `steps`: named states in the order in which they arise, the last being the block's output.
 
-    It owns the norms and scalars of its block; `index` counts blocks from 1, for wirings that depend on depth. `ending`
-    is what follows the last block.
+    It owns the norms and scalars of its block; `index` counts blocks from 1, for wirings that depend on depth. `reads`
+    is the letter of the state that attention reads. `ending` is what follows the last block.
     """
+
+    reads = "X"
 
     def __init__(self, design: Design, index: int) -> None:
         super().__init__()

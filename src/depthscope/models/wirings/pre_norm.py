@@ -1,4 +1,4 @@
-"""Pre-norm: norms at the entrance of each branch, a residual stream that is never normalised (Yu & Zhang 2023, (19))."""
+"""Pre-norm: norms at the entrance of each branch, a stream that no norm touches (Yu & Zhang 2023, (19))."""
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,8 @@ from depthscope.models.wirings._wiring import Branch, Wiring
 @shelve("wiring", name="pre_norm")
 class PreNorm(Wiring):
     """X_hat = LN(X),  Y = X + alpha SA(X_hat),  Y_hat = LN(Y),  Z = Y + FFN(Y_hat); one more LN after the last block"""
+
+    reads = "X_hat"
 
     def __init__(self, design: Design, index: int) -> None:
         super().__init__(design, index)

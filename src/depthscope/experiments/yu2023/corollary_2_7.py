@@ -1,0 +1,89 @@
+"""Corollary 2.7: for doubly stochastic P the mean token stays, and for symmetric P the spectral gap decides the rate.
+
+depthscope reproduce yu2023/corollary_2_7     about 5 s. "When P is doubly stochastic, then mu_1 = 1 and omega = 0 ...
+when P is symmetric, then delta^2 = |lambda_2(P)|^2" (Yu & Zhang 2023).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from depthscope.experiments._axes import finish
+from depthscope.experiments._claim import Claim
+from depthscope.experiments._random import random_attention, random_tokens
+from depthscope.metrics import delta, lambda_2, mu, omega, t_sim
+from depthscope.theory import doubly_stochastic_bound, expected_ratio, rate_estimate
+
+KINDS = ("doubly stochastic", "symmetric")
+
+
+@dataclass(frozen=True)
+class Config:
+    """`pairs` of X and P for each of the two kinds, alpha = 1."""
+
+    pairs: int = 2000
+    n: int = 12
+    d: int = 64
+    seed: int = 0
+
+
+SMOKE = Config(pairs=200)
+
+
+def run(cfg: Config) -> dict[str, Tensor]:
+    """(kinds, pairs) each: mu_1, omega, delta, |lambda_2|, exact E[r], the bound by delta, and (17)."""
+    rows: dict[str, list[Tensor]] = {}
+    for kind in KINDS:
+        X, P = random_tokens(cfg.pairs, cfg.n, cfg.d), random_attention(kind, cfg.pairs, cfg.n)
+        t = t_sim(X)
+        values = {
+            "mu_1": mu(X, P)[0],
+            "omega": omega(X, P),
+            "delta": delta(P),
+            "lambda_2": lambda_2(P),
+            "rate": 1 + (expected_ratio(X, P) - 1) * t,
+        }
+        values["bound"] = doubly_stochastic_bound(t, values["delta"])
+        values["estimate"] = rate_estimate(t, values["lambda_2"])
+        for name, value in values.items():
+            rows.setdefault(name, []).append(value)
+    return {name: torch.stack(values) for name, values in rows.items()}
+
+
+def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
+    broken = {name: (numbers["rate"] < numbers[name] * (1 - 1e-3)) for name in ("bound", "estimate")}
+    apart = (numbers["delta"] / numbers["lambda_2"] - 1).abs()[1]
+    both, one = 2 * cfg.pairs, cfg.pairs
+    return [
+        Claim("doubly stochastic P: mu_1 = 1 (largest gap)", float((numbers["mu_1"] - 1).abs().max()), 0.0, 1e-6, both),
+        Claim("doubly stochastic P: omega = 0 (largest)", float(numbers["omega"].max()), 0.0, 1e-6, both),
+        Claim("symmetric P: delta = |lambda_2| (largest relative gap)", float(apart.max()), 0.0, 1e-3, one),
+        Claim(
+            "the bound by delta holds (pairs that break it by more than 0.1 %)",
+            float(broken["bound"].sum()),
+            0.0,
+            0.0,
+            both,
+        ),
+        Claim(
+            "(17) holds for symmetric P (pairs that break it by more than 0.1 %)",
+            float(broken["estimate"][1].sum()),
+            0.0,
+            0.0,
+            one,
+        ),
+    ]
+
+
+def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
+    left, right = figure.subplots(1, 2)
+    for index, kind in enumerate(KINDS):
+        left.plot(numbers["lambda_2"][index], numbers["delta"][index], ".", ms=2, label=kind)
+        right.loglog(numbers["estimate"][index] - 1, numbers["rate"][index] - 1, ".", ms=2, label=kind)
+    left.set(xlabel=r"$|\lambda_2(P)|$", ylabel=r"$\delta$", title="equal for symmetric P, delta larger otherwise")
+    right.set(xlabel="(17) - 1", ylabel="exact E[r] - 1", title="(17) bounds symmetric P")
+    for ax in (left, right):
+        ax.axline((0.1, 0.1), (1, 1), color="0.4", lw=0.8)
+    finish(left, right)

@@ -1,0 +1,92 @@
+"""Figure 5: how much token diversity is left when part tau of the mean token is taken away after every block.
+
+"the levels of token diversity corresponding to 3 tau-values, 0.1, 0.5, 1, are around 0, 0.5 and 1, respectively"
+(Yu & Zhang 2023, section 3.2).
+
+depthscope reproduce yu2023/fig5     about 70 s on two cores. With the theory's variance 1/d diversity at tau = 0.5 is
+0.99, as g (1 - tau)^2 < 1 demands (g = 2 is what a block multiplies the odds by). The 0.5 appears where g is near the
+critical 4: W of variance h/d as printed, the code's default output projection, and a feed-forward network of He's gain.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from depthscope.experiments._axes import finish
+from depthscope.experiments._claim import Claim
+from depthscope.experiments._progress import track
+from depthscope.metrics import t_div
+from depthscope.models.design import Design
+from depthscope.models.trials import chain
+from depthscope.remedies.de_escalate import DeEscalate
+
+SETTINGS = {  # what the weights of a Design are, and what a reader should call it
+    "unit_gain": ({"weights": "unit_gain"}, "Var W = 1/d (the theory)"),
+    "projection": ({"weights": "paper_literal", "output": True}, "Var W = h/d, default output projection"),
+    "strong_ffn": ({"weights": "paper_literal_he", "output": True}, "the same, FFN of He's gain"),
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """The sizes of section 2.4, 20 runs; the depth is not given."""
+
+    trials: int = 20
+    n: int = 64
+    d: int = 512
+    h: int = 8
+    q: int = 1024
+    depth: int = 40
+    taus: tuple[float, ...] = (0.1, 0.5, 1.0)
+    seed: int = 0
+
+
+SMOKE = Config(trials=4, d=128, q=256)
+
+
+def run(cfg: Config) -> dict[str, Tensor]:
+    """Mean t_div over runs for each tau, (taus, depth + 1): after the mean token was reduced, and just before."""
+    remedies = [DeEscalate(tau) for tau in cfg.taus]
+    numbers = {}
+
+    def reduce(Y: Tensor) -> Tensor:  # (trials, taus, n, d): all taus share the weights of their trial
+        return torch.stack([remedy(Y[:, index]) for index, remedy in enumerate(remedies)], 1)
+
+    for name, (choices, _) in SETTINGS.items():
+        design = Design(depth=cfg.depth, d=cfg.d, h=cfg.h, q=cfg.q, **choices)  # type: ignore[arg-type]
+        X = torch.randn(cfg.trials, 1, cfg.n, cfg.d).expand(-1, len(cfg.taus), -1, -1)
+        after, before = [t_div(X).mean(0)], [t_div(X).mean(0)]
+        blocks = chain(design, X, between=reduce)
+        for _ in track(range(cfg.depth)):
+            Y = next(blocks)["out"]
+            before.append(t_div(Y).mean(0))
+            after.append(t_div(reduce(Y)).mean(0))
+        numbers[name], numbers[f"{name}_before"] = torch.stack(after, 1), torch.stack(before, 1)
+    return numbers
+
+
+def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
+    wanted = {0.1: (0.0, 0.05, "around 0"), 0.5: (0.4, 0.6, "around 0.5"), 1.0: (0.95, 1.0, "around 1")}
+    made = []
+    for name, (_, label) in SETTINGS.items():
+        for tau, row in zip(cfg.taus, numbers[name], strict=True):
+            if tau in wanted:
+                low, high, level = wanted[tau]
+                expected = tau != 0.5 or name == "strong_ffn"
+                says = f"tau = {tau:g}: diversity {level}; {label}"
+                made.append(Claim(says, float(row[-1]), low, high, cfg.trials, expected))
+    middle = numbers["unit_gain"][cfg.taus.index(0.5), -1] if 0.5 in cfg.taus else torch.tensor(torch.nan)
+    return [*made, Claim("tau = 0.5 already ends the escalation; Var W = 1/d", float(middle), 0.9, 1.0, cfg.trials)]
+
+
+def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
+    panels = figure.subplots(1, len(SETTINGS), sharey=True)
+    for ax, (name, (_, label)) in zip(panels, SETTINGS.items(), strict=True):
+        for index, tau in enumerate(cfg.taus):
+            ax.plot(numbers[name][index], color=f"C{index}", label=f"tau = {tau:g}")
+            ax.plot(numbers[f"{name}_before"][index], ":", lw=1, color=f"C{index}")
+        ax.set(title=label, xlabel="block (dotted: before the mean is reduced)", ylim=(-0.02, 1.05))
+    panels[0].set_ylabel("token diversity t_div")
+    finish(*panels)

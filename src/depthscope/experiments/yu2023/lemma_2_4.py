@@ -1,0 +1,94 @@
+"""Lemma 2.4: E[xi_i] = 1 + alpha^2 d sigma^2 mu_i^2, with mu_1 >= 1 - omega and mu_2 <= delta.
+
+depthscope reproduce yu2023/lemma_2_4     about 10 s. (9) by Monte Carlo over W for random (X, P, alpha, sigma) of every
+kind of P, the bounds (11) on 10,000 draws of (X, P).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from depthscope.experiments._axes import finish
+from depthscope.experiments._claim import Claim
+from depthscope.experiments._random import KINDS, drawn_xi, random_attention, random_tokens
+from depthscope.metrics import delta, mu, omega
+from depthscope.theory import expected_xi, mu_bounds
+
+
+@dataclass(frozen=True)
+class Config:
+    """`cases` for each kind of P, each with `draws` of W; `pairs` of X and P for the bounds."""
+
+    cases: int = 10
+    draws: int = 4000
+    pairs: int = 10000
+    n: int = 10
+    d: int = 12
+    seed: int = 0
+
+
+SMOKE = Config(cases=5, draws=1000, pairs=1000)
+
+
+def run(cfg: Config) -> dict[str, Tensor]:
+    """(9): measured and expected xi, standard errors (2, kinds, cases); (11): mu_1, mu_2 and their bounds (pairs,)."""
+    measured, predicted, errors = [], [], []
+    for kind in KINDS:
+        X, P = random_tokens(cfg.cases, cfg.n, cfg.d), random_attention(kind, cfg.cases, cfg.n)
+        alpha, sigma = 0.2 + 1.8 * torch.rand(cfg.cases).double(), 0.05 + 0.5 * torch.rand(cfg.cases).double()
+        drawn = torch.stack(drawn_xi(X, P.unsqueeze(1), alpha, sigma, cfg.draws))  # (2, draws, cases)
+        measured.append(drawn.mean(1))
+        errors.append(drawn.std(1) / cfg.draws**0.5)
+        predicted.append(torch.stack([expected_xi(m, alpha=alpha, d=cfg.d, sigma=sigma) for m in mu(X, P)]))
+    some = cfg.pairs // len(KINDS)
+    X = random_tokens(some * len(KINDS), cfg.n, cfg.d)
+    P = torch.cat([random_attention(kind, some, cfg.n) for kind in KINDS])
+    mu_1, mu_2 = mu(X, P)
+    low, high = mu_bounds(omega(X, P), delta(P))
+    rows = {"measured": measured, "predicted": predicted, "error": errors}
+    return {name: torch.stack(values, 1) for name, values in rows.items()} | {
+        "mu_1": mu_1,
+        "mu_1_lower": low,
+        "mu_2": mu_2,
+        "mu_2_upper": high,
+    }
+
+
+def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
+    z = (numbers["measured"] - numbers["predicted"]) / numbers["error"]
+    below = (numbers["mu_1"] < numbers["mu_1_lower"] * (1 - 1e-9)).sum()
+    above = (numbers["mu_2"] > numbers["mu_2_upper"] * (1 + 1e-3)).sum()  # delta is iterated, right to 1e-3
+    return [
+        Claim(
+            "(9): E[xi_i] = 1 + alpha^2 d sigma^2 mu_i^2 (share of cases within 3 standard errors)",
+            float((z.abs() <= 3).double().mean()),
+            0.97,
+            1.0,
+            z.numel() * cfg.draws,
+        ),
+        Claim(
+            "(9): no bias (root mean square of the gaps in standard errors)",
+            float(z.square().mean().sqrt()),
+            0.75,
+            1.25,
+            z.numel() * cfg.draws,
+        ),
+        Claim("(11): mu_1 >= |1 - omega| (pairs that break it)", float(below), 0.0, 0.0, numbers["mu_1"].numel()),
+        Claim("(11): mu_2 <= delta (pairs that break it)", float(above), 0.0, 0.0, numbers["mu_1"].numel()),
+    ]
+
+
+def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
+    left, middle, right = figure.subplots(1, 3)
+    for index, kind in enumerate(KINDS):
+        left.loglog(numbers["predicted"][:, index].flatten(), numbers["measured"][:, index].flatten(), ".", label=kind)
+    left.set(title="(9)", xlabel=r"$1 + \alpha^2 d \sigma^2 \mu_i^2$", ylabel=r"mean of $\xi_i$ over draws of W")
+    middle.loglog(numbers["mu_1_lower"], numbers["mu_1"], ".", ms=2)
+    right.loglog(numbers["mu_2_upper"], numbers["mu_2"], ".", ms=2)
+    middle.set(title="(11): never below the line", xlabel=r"$|1 - \omega|$", ylabel=r"$\mu_1$")
+    right.set(title="(11): never above the line", xlabel=r"$\delta$", ylabel=r"$\mu_2$")
+    for ax in (left, middle, right):
+        ax.axline((1, 1), (2, 2), color="0.4", lw=0.8)
+    finish(left, middle, right)

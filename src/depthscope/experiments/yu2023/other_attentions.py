@@ -1,0 +1,81 @@
+"""Section 2.1: tokens grow alike whatever the formula of the attention matrix, as long as it is row-stochastic.
+
+"we use the standard softmax formula to construct attention matrices P (though we have tried other formulas without
+notable differences)" (Yu & Zhang 2023). They are not named; here: uniform, sigmoid, Gaussian kernel and Sinkhorn.
+
+depthscope reproduce yu2023/other_attentions     about 20 s on two cores.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from depthscope.experiments._axes import finish
+from depthscope.experiments._claim import Claim, stated
+from depthscope.experiments._progress import track
+from depthscope.metrics import lambda_2, t_sim, xi
+from depthscope.models.design import Design
+from depthscope.models.trials import chain
+
+FORMULAS = ("softmax", "uniform", "sigmoid", "gaussian", "sinkhorn")
+
+
+@dataclass(frozen=True)
+class Config:
+    """The sizes of section 2.4."""
+
+    trials: int = 10
+    n: int = 64
+    d: int = 512
+    h: int = 8
+    q: int = 1024
+    depth: int = 16
+    seed: int = 0
+
+
+SMOKE = Config(trials=16, n=32, d=128, q=256)
+
+
+def run(cfg: Config) -> dict[str, Tensor]:
+    """Means over trials: t_sim (formulas, depth + 1), xi_1 / xi_2 of step 1 and |lambda_2| (formulas, depth)."""
+    X = torch.randn(cfg.trials, cfg.n, cfg.d)
+    rows: dict[str, list[Tensor]] = {"t_sim": [], "ratio": [], "lambda_2": []}
+    for formula in FORMULAS:
+        design = Design(depth=cfg.depth, d=cfg.d, h=cfg.h, q=cfg.q, attention=formula)
+        similarity, ratios, second = [t_sim(X).mean()], [], []
+        blocks = chain(design, X, pattern=True)
+        for _ in track(range(cfg.depth)):
+            states = next(blocks)
+            xi_1, xi_2 = xi(states["X"], states["Y_1"])
+            similarity.append(t_sim(states["out"]).mean())
+            ratios.append((xi_1 / xi_2).mean())
+            second.append(lambda_2(states["P"]).mean())
+        for name, values in (("t_sim", similarity), ("ratio", ratios), ("lambda_2", second)):
+            rows[name].append(torch.stack(values))
+    return {name: torch.stack(values) for name, values in rows.items()}
+
+
+def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
+    apart = (numbers["t_sim"] - numbers["t_sim"][0]).abs().max(1).values
+    made = [
+        ("all formulas: xi_1/xi_2 of step 1 is about 2 (smallest mean)", numbers["ratio"].min(), 1.8, 2.2),
+        ("all formulas: xi_1/xi_2 of step 1 is about 2 (largest mean)", numbers["ratio"].max(), 1.8, 2.2),
+    ]
+    for formula, gap in list(zip(FORMULAS, apart, strict=True))[1:]:
+        made.append((f"{formula}: no notable difference (largest gap of t_sim to softmax)", gap, 0.0, 0.1))
+    return stated(cfg.trials, *made)
+
+
+def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
+    left, middle, right = figure.subplots(1, 3)
+    blocks = torch.arange(1, cfg.depth + 1)
+    for index, formula in enumerate(FORMULAS):
+        left.plot(numbers["t_sim"][index], label=formula)
+        middle.plot(blocks, numbers["ratio"][index], marker=".", label=formula)
+        right.plot(blocks, numbers["lambda_2"][index], marker=".", label=formula)
+    left.set(title="token similarity t_sim", xlabel="block", ylim=(-0.02, 1.05))
+    middle.set(title=r"$\xi_1/\xi_2$ of step 1", xlabel="block", ylim=(1, 2.6))
+    right.set(title=r"$|\lambda_2(P)|$", xlabel="block", ylim=(0, None))
+    finish(left, middle, right)

@@ -1,0 +1,64 @@
+"""Proposition 2.3: the escalation rate is an identity in the growth of the two parts, r = 1 + (xi_1 / xi_2 - 1) t_sim.
+
+depthscope reproduce yu2023/proposition_2_3     a second. Any pair X, Y: no weights and no attention are assumed.
+Equivalently odds(Y) = (xi_1 / xi_2) odds(X) with odds = t_sim / t_div, the form that adds up over blocks.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from depthscope.experiments._axes import finish
+from depthscope.experiments._claim import Claim, stated
+from depthscope.experiments._random import random_tokens
+from depthscope.metrics import escalation_rate, t_sim, xi
+from depthscope.theory import odds
+
+
+@dataclass(frozen=True)
+class Config:
+    """Pairs of independent random states."""
+
+    trials: int = 10000
+    n: int = 16
+    d: int = 24
+    seed: int = 0
+
+
+SMOKE = Config(trials=1000)
+
+
+def run(cfg: Config) -> dict[str, Tensor]:
+    """Per pair: r by its definition and by the identity, the ratio, and the odds of Y by both ways, (trials,)."""
+    X, Y = (random_tokens(cfg.trials, cfg.n, cfg.d) for _ in range(2))
+    xi_1, xi_2 = xi(X, Y)
+    return {
+        "r": escalation_rate(X, Y),
+        "identity": 1 + (xi_1 / xi_2 - 1) * t_sim(X),
+        "ratio": xi_1 / xi_2,
+        "odds": odds(t_sim(Y)),
+        "odds_form": xi_1 / xi_2 * odds(t_sim(X)),
+    }
+
+
+def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
+    r, ratio = numbers["r"], numbers["ratio"]
+    errors = [(numbers[a] / numbers[b] - 1).abs().max() for a, b in (("identity", "r"), ("odds_form", "odds"))]
+    made = [
+        ("(6): r = 1 + (xi_1/xi_2 - 1) t_sim(X) (largest relative error)", errors[0], 0.0, 1e-9),
+        ("r > 1 if and only if xi_1 > xi_2 (pairs that disagree)", ((r > 1) != (ratio > 1)).sum(), 0.0, 0.0),
+        ("odds form: odds(Y) = (xi_1/xi_2) odds(X) (largest relative error)", errors[1], 0.0, 1e-9),
+    ]
+    return stated(cfg.trials, *made)
+
+
+def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
+    left, right = figure.subplots(1, 2)
+    left.loglog(numbers["r"], numbers["identity"], ".", ms=2)
+    left.set(xlabel="r by its definition", ylabel=r"$1 + (\xi_1/\xi_2 - 1)\, t_{sim}(X)$", title="Proposition 2.3")
+    right.loglog(numbers["ratio"], numbers["r"], ".", ms=2)
+    right.axhline(1, color="0.6", lw=0.8)
+    right.axvline(1, color="0.6", lw=0.8)
+    right.set(xlabel=r"$\xi_1/\xi_2$", ylabel="r", title=r"$r > 1$ exactly when $\xi_1 > \xi_2$")
+    finish(left, right)

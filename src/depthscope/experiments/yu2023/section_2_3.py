@@ -1,0 +1,105 @@
+"""Section 2.3: do feed-forward network and layer norms matter? Not near t_sim = 1; at low similarity the FFN does.
+
+"no discernible reason is seen to expect any impact on TSE from the usual element-wise activation functions such as
+ReLU" (Yu & Zhang 2023). But ReLU maps orthogonal tokens to tokens of cosine 1/pi: how much that counts depends on the
+gain of the network.
+
+depthscope reproduce yu2023/section_2_3     about 5 s on two cores
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from depthscope.experiments._axes import finish
+from depthscope.experiments._claim import Claim, stated
+from depthscope.experiments._progress import track
+from depthscope.metrics import xi
+from depthscope.models.block import Block
+from depthscope.models.design import Design
+
+GAINS = {"unit_gain": "torch default FFN", "xavier": "Xavier FFN", "paper_literal_he": "He FFN"}
+ACTIVATIONS = ("relu", "gelu")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Tokens of prescribed similarity in the sizes of section 2.4, each trial with its own weights."""
+
+    trials: int = 50
+    n: int = 64
+    d: int = 512
+    h: int = 8
+    q: int = 1024
+    similarities: tuple[float, ...] = (0.016, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9, 0.97, 0.99, 0.999)
+    seed: int = 0
+
+
+SMOKE = Config(trials=10)
+
+
+def tokens(t: Tensor, trials: int, n: int, d: int) -> Tensor:
+    """X (trials, similarities, n, d) with t_sim(X) = t exactly."""
+    Q = torch.randn(trials, 1, n, d, dtype=torch.float64)
+    Q = Q - Q.mean(-2, keepdim=True)
+    v = torch.randn(trials, 1, 1, d, dtype=torch.float64)
+    unit = [part / part.square().sum((-2, -1), keepdim=True).sqrt() for part in (v.expand(-1, -1, n, -1), Q)]
+    t = t.view(1, -1, 1, 1)
+    return ((t.sqrt() * unit[0] + (1 - t).sqrt() * unit[1]) * (n * d) ** 0.5).float()
+
+
+@torch.no_grad()
+def run(cfg: Config) -> dict[str, Tensor]:
+    """Mean xi_1 / xi_2 of one step over similarity: FFN (gains, activations, similarities), norm (similarities,)."""
+    t = torch.tensor(cfg.similarities, dtype=torch.float64)
+    X = tokens(t, cfg.trials, cfg.n, cfg.d)
+    ffn = []
+    for weights in track(list(GAINS)):
+        row = []
+        for activation in ACTIVATIONS:
+            design = Design(depth=1, d=cfg.d, h=cfg.h, q=cfg.q, weights=weights, activation=activation)
+            steps = []
+            for x in X:  # one trial, all similarities: only the step itself, on an input of known similarity
+                block = Block(design)
+                Y_2 = block.wiring.norm_1(x)
+                steps.append((Y_2, Y_2 + block.ffn(Y_2)))
+            row.append(ratio(*(torch.stack(side) for side in zip(*steps, strict=True))))
+        ffn.append(torch.stack(row))
+    norm = ratio(X, torch.nn.functional.layer_norm(X, (cfg.d,)))
+    return {"t": t, "ffn": torch.stack(ffn), "norm": norm}
+
+
+def ratio(X: Tensor, Y: Tensor) -> Tensor:
+    """xi_1 / xi_2, mean over trials."""
+    xi_1, xi_2 = xi(X, Y)
+    return (xi_1 / xi_2).mean(0)
+
+
+def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
+    ffn, norm, near = numbers["ffn"] - 1, numbers["norm"] - 1, numbers["t"] >= 0.99
+    low = float(numbers["t"][0])
+    made = [
+        ("layer norms do not matter at any similarity (largest |xi_1/xi_2 - 1|)", norm.abs().max(), 0.0, 0.03),
+        ("FFN does not matter for t_sim >= 0.99 (largest |xi_1/xi_2 - 1|)", ffn[..., near].abs().max(), 0.0, 0.03),
+    ]
+    known = [
+        (f"{label} does not matter at t_sim = {low:g}, {activation} (|xi_1/xi_2 - 1|)", ffn[i, j, 0].abs(), 0.0, 0.03)
+        for i, label in enumerate(GAINS.values())
+        for j, activation in enumerate(ACTIVATIONS)
+    ]
+    return stated(cfg.trials, *made) + stated(cfg.trials, *known, expected=False)
+
+
+def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
+    left, right = figure.subplots(1, 2)
+    for i, label in enumerate(GAINS.values()):
+        for j, (activation, style) in enumerate(zip(ACTIVATIONS, ("-", "--"), strict=True)):
+            left.plot(
+                numbers["t"], numbers["ffn"][i, j], style, color=f"C{i}", marker=".", label=f"{label}, {activation}"
+            )
+    right.plot(numbers["t"], numbers["norm"], marker=".")
+    left.set(title="feed-forward step", xlabel="t_sim of its input", ylabel=r"$\xi_1/\xi_2$")
+    right.set(title="layer norm", xlabel="t_sim of its input", ylim=(0.8, 1.2))
+    finish(left, right)

@@ -1,0 +1,89 @@
+"""Numbers or tensors in, the same kind out; the range of every letter is written in one table."""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from depthscope.errors import UsageError
+
+Number = float | Tensor
+Result = Any  # a float when every argument is a number, and a float64 tensor otherwise
+
+
+class _Range(NamedTuple):
+    low: float
+    high: float
+    hint: str
+    ends: str = "[]"  # which ends belong to the range
+    measured: bool = False  # a measured letter may be NaN (and stays it), and may miss its range by rounding
+
+
+_SLACK = 1e-6  # the rounding that a measured letter is forgiven
+_RANGES = {
+    "alpha": _Range(0, math.inf, "It weighs the attention branch against the residual; 1 is the paper's.", "()"),
+    "sigma": _Range(0, math.inf, "It is the standard deviation of the weights; leave it out for 1 / sqrt(d).", "[)"),
+    "d": _Range(1, math.inf, "It is the width of a token.", "[)"),
+    "gain": _Range(0, math.inf, "It is what one block multiplies the odds t_sim / t_div by, xi_1 / xi_2.", "[)"),
+    "depth": _Range(0, math.inf, "It counts blocks.", "[)"),
+    "tau": _Range(0, 1, "1 removes the mean token, 0 does nothing."),
+    "threshold": _Range(0, 1, "It is the t_sim that counts as collapsed; 0.99 when left out.", "()"),
+    "t_sim": _Range(0, 1, "It is a share of the energy: ds.metrics.t_sim(X).", measured=True),
+    "lambda_2": _Range(0, 1, "It is a modulus: ds.metrics.lambda_2(P).", measured=True),
+    "mu": _Range(0, math.inf, "It is a ratio of norms: ds.metrics.mu(X, P).", measured=True),
+    "mu_1": _Range(0, math.inf, "It is a ratio of norms: ds.metrics.mu(X, P).", measured=True),
+    "mu_2": _Range(0, math.inf, "It is a ratio of norms: ds.metrics.mu(X, P).", measured=True),
+    "omega": _Range(0, math.inf, "It is a ratio of norms: ds.metrics.omega(X, P).", measured=True),
+    "delta": _Range(0, math.inf, "It is a norm: ds.metrics.delta(P).", measured=True),
+    "energy": _Range(0, math.inf, "It is a squared Frobenius norm.", measured=True),
+    "mixed_energy": _Range(0, math.inf, "It is a squared Frobenius norm.", measured=True),
+    "eta": _Range(-math.inf, math.inf, "It is E[eta] of eq. (14): ds.theory.expected_eta(X, P).", measured=True),
+}
+
+
+def checked(where: str, **values: Number) -> list[Result]:
+    """The values as floats or float64 tensors, each inside the range of its letter; UsageError otherwise."""
+    return [_checked(where, name, value) for name, value in values.items()]
+
+
+def _checked(where: str, name: str, value: Number) -> Result:
+    if not isinstance(value, Tensor | int | float):
+        raise UsageError(
+            f"{where}: {name} must be a number or a tensor; got {type(value).__name__}. Wrap it in torch.as_tensor."
+        )
+    low, high, hint, ends, measured = _RANGES[name]
+    x = torch.as_tensor(value, dtype=torch.float64)
+    above = x > low if ends[0] == "(" else x >= low - _SLACK * measured
+    below = x < high if ends[1] == ")" else x <= high + _SLACK * measured
+    wrong = ~(above & below | x.isnan() & measured)
+    if bool(wrong.any()):
+        many = f" ({int(wrong.sum())} of {x.numel()} values)" if x.numel() > 1 else ""
+        raise UsageError(
+            f"{where}: {name} must lie in {ends[0]}{low:g}, {high:g}{ends[1]}; got {float(x[wrong][0]):g}{many}. {hint}"
+        )
+    x = x.clamp(low, high) if measured else x
+    return x if isinstance(value, Tensor) else float(x)
+
+
+def branch_gain(where: str, alpha: Number, d: Number | None, sigma: Number | None) -> Result:
+    """alpha^2 d sigma^2: the energy a branch adds for each unit it is fed. d sigma^2 = 1 when sigma is not given."""
+    (alpha,) = checked(where, alpha=alpha)
+    if d is not None:
+        (d,) = checked(where, d=d)
+    if sigma is None:
+        return alpha**2
+    (sigma,) = checked(where, sigma=sigma)
+    if d is None:
+        raise UsageError(f"{where}: sigma must come with the width d; got sigma = {sigma} alone. Give d as well.")
+    return alpha**2 * d * sigma**2
+
+
+def as_tensors(*values: Number) -> list[Tensor]:
+    """The values as float64 tensors of one shape."""
+    return list(torch.broadcast_tensors(*(torch.as_tensor(v, dtype=torch.float64) for v in values)))
+
+
+def plain(result: Tensor, *inputs: Number) -> Result:
+    """The result as a float when no input was a tensor."""
+    return result if any(isinstance(v, Tensor) for v in inputs) else result.item()
