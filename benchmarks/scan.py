@@ -13,23 +13,11 @@ from pathlib import Path
 
 import torch
 import transformers
+from _ratio import line, ratio
 
 import depthscope as ds
 
 transformers.logging.set_verbosity_error()
-
-
-def ratio(slow: Callable[[], object], fast: Callable[[], object], rounds: int) -> tuple[float, float]:
-    """Fastest time of the first over that of the second, the two alternating; and the second's in seconds."""
-    slow(), fast()
-    times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(rounds):
-        for f, column in zip((slow, fast), times, strict=True):
-            start = time.perf_counter()
-            f()
-            column.append(time.perf_counter() - start)
-    a, b = map(min, times)
-    return a / b, b
 
 
 def bert(depth: int, width: int = 768, heads: int = 12) -> transformers.BertModel:
@@ -37,10 +25,6 @@ def bert(depth: int, width: int = 768, heads: int = 12) -> transformers.BertMode
         num_hidden_layers=depth, hidden_size=width, num_attention_heads=heads, intermediate_size=4 * width
     )
     return transformers.BertModel(config).eval()
-
-
-def line(what: str, value: float, limit: str, more: str = "") -> None:
-    print(f"{what:<66} {value:8.2f}   {limit:<22} {more}", flush=True)
 
 
 @torch.no_grad()

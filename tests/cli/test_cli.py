@@ -136,6 +136,10 @@ def test_ls(shelf: str) -> None:
         (["scan", "bert", *SMALL, "--fix", "de_escalate", "--no-attention"], "may be causal"),
         (["scan", "xlnet", *SMALL, "--fix", "de_escalate"], "must be batch-first"),
         (["scan", "classic", *SMALL, "--json", "/proc/nope/x.json"], "folder must be writable"),
+        (["reproduce", "yu2023/fig22"], "Did you mean yu2023/fig2"),
+        (["reproduce", "yu2023/fig2", "--set", "depth"], "must be name=value"),
+        (["reproduce", "yu2023/fig2", "--set", "depth=0"], "depth must be 1 or more"),
+        (["reproduce", "yu2023/fig2", "--out", "/proc/nope"], "folder must be writable"),
         (["scan", "classic", *SMALL, "--text", "x", "--inputs", "a:b"], "goes with presets"),
         (["scan", "vit", *SMALL, "--text", "x"], "does not read text"),
         (["scan", "no/such/model"], "must load with transformers"),
@@ -150,3 +154,49 @@ def test_no_traceback_in_a_real_process() -> None:
     done = subprocess.run([sys.executable, "-m", "depthscope", "scan", "berd"], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stdout == "" and "Traceback" not in done.stderr and "error: no preset is called 'berd'" in done.stderr
+
+
+QUICK = ("reproduce", "yu2023/proposition_2_3", "--set", "trials=20", "--set", "n=6", "--set", "d=8")
+
+
+def test_reproduce_prints_claims_and_writes_figure_and_results(tmp_path: Path) -> None:
+    result = invoke(*QUICK, "--out", str(tmp_path))
+    assert result.exit_code == 0
+    for words in ("yu2023/proposition_2_3", "wanted", "holds", "3 of 3 claims hold"):
+        assert words in result.output
+    assert sorted(p.name for p in (tmp_path / "yu2023").iterdir()) == ["proposition_2_3.png", "results.json"]
+
+
+def test_reproduce_json_alone_on_stdout(tmp_path: Path) -> None:
+    record = json.loads(invoke(*QUICK, "--out", str(tmp_path), "--json", "-").stdout)
+    assert [c["holds"] for c in record["yu2023/proposition_2_3"]["claims"]] == [True] * 3
+
+
+@pytest.mark.parametrize(("expected", "code", "words"), [(True, 1, "FAILS"), (False, 0, "differs (known)")])
+def test_only_a_claim_that_was_expected_to_hold_fails_a_run(
+    expected: bool, code: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from depthscope.experiments.yu2023 import proposition_2_3
+
+    claim = ds.experiments.Claim("two is one", 2.0, 1.0, 1.0, expected=expected)
+    monkeypatch.setattr(proposition_2_3, "claims", lambda numbers, cfg: [claim])
+    result = invoke(*QUICK, "--out", str(tmp_path))
+    assert result.exit_code == code and words in result.output
+
+
+def test_an_interrupted_run_keeps_what_was_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from depthscope.experiments import _run
+    from depthscope.experiments.yu2023 import proposition_2_3, proposition_2_9
+
+    def interrupted(cfg: object) -> dict:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_run, "find", lambda name: ["yu2023/proposition_2_3", "yu2023/proposition_2_9"])
+    monkeypatch.setattr(proposition_2_9, "run", interrupted)
+    monkeypatch.setattr(proposition_2_3, "SMOKE", proposition_2_3.Config(trials=20, n=6, d=8))
+    result = invoke("reproduce", "yu2023", "--smoke", "--out", str(tmp_path))
+    assert result.exit_code == 130
+    assert "interrupted in yu2023/proposition_2_9: nothing of it was written" in result.stderr
+    record = json.loads((tmp_path / "yu2023" / "results.json").read_text())
+    assert list(record["experiments"]) == ["proposition_2_3"]
+    assert not (tmp_path / "yu2023" / "proposition_2_9.png").exists()

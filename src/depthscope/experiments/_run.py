@@ -124,6 +124,7 @@ def run_one(
 def configured(name: str, config: Any, settings: dict[str, Any]) -> Any:
     """The settings put into an experiment's Config, by name and kind."""
     known = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    settings = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
     for key, value in settings.items():
         if key not in known:
             raise UnknownNameError(f"{name}: " + unknown("setting", key, known))

@@ -3,7 +3,7 @@
 "the levels of token diversity corresponding to 3 tau-values, 0.1, 0.5, 1, are around 0, 0.5 and 1, respectively"
 (Yu & Zhang 2023, section 3.2).
 
-depthscope reproduce yu2023/fig5     about 70 s on two cores. With the theory's variance 1/d diversity at tau = 0.5 is
+depthscope reproduce yu2023/fig5     about 60 s on two cores. With the theory's variance 1/d diversity at tau = 0.5 is
 0.99, as g (1 - tau)^2 < 1 demands (g = 2 is what a block multiplies the odds by). The 0.5 appears where g is near the
 critical 4: W of variance h/d as printed, the code's default output projection, and a feed-forward network of He's gain.
 """
@@ -90,3 +90,5 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
         ax.set(title=label, xlabel="block (dotted: before the mean is reduced)", ylim=(-0.02, 1.05))
     panels[0].set_ylabel("token diversity t_div")
     finish(*panels)
+    for ax in panels[1:]:
+        ax.get_legend().remove()

@@ -78,7 +78,7 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
 def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     panels = figure.subplots(1, len(cfg.heads))
     for ax, h, measured, predicted in zip(panels, cfg.heads, numbers["measured"], numbers["predicted"], strict=True):
-        ax.loglog(predicted, measured, ".", ms=3)
+        ax.plot(predicted, measured, ".", ms=3)
         ax.axline((1, 1), (2, 2), color="0.4", lw=0.8)
         ax.set(title=f"h = {h}", xlabel="(18) with E[eta]")
     panels[0].set_ylabel("mean of r over draws of W")

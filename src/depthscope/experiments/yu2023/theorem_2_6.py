@@ -93,6 +93,6 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
             left.loglog(numbers["bound"][these] - 1, numbers["rate"][these] - 1, ".", ms=2, label=kind)
     left.axline((1, 1), (2, 2), color="0.4", lw=0.8)
     left.set(xlabel="bound (16) - 1", ylabel="exact E[r] - 1", title="never below the line")
-    right.bar(KINDS, numbers["share"])
+    right.bar(KINDS, numbers["share"].tolist())
     right.set(title=r"share of random pairs with $\omega + \delta < 1$", ylim=(0, 1))
     finish(left, right)

@@ -1,0 +1,21 @@
+"""Ratios of times: both sides alternate in one process, and the fastest run of each counts, because noise only adds."""
+
+import time
+from collections.abc import Callable
+
+
+def ratio(slow: Callable[[], object], fast: Callable[[], object], rounds: int) -> tuple[float, float]:
+    """Fastest time of the first over that of the second, the two alternating; and the second's in seconds."""
+    slow(), fast()
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(rounds):
+        for f, column in zip((slow, fast), times, strict=True):
+            start = time.perf_counter()
+            f()
+            column.append(time.perf_counter() - start)
+    a, b = map(min, times)
+    return a / b, b
+
+
+def line(what: str, value: float, limit: str, more: str = "") -> None:
+    print(f"{what:<66} {value:8.2f}   {limit:<22} {more}", flush=True)

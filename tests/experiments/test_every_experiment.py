@@ -1,0 +1,68 @@
+"""Every experiment at its small size: claims that are expected to hold do, and numbers stay what they were.
+
+A change that moves the numbers on purpose renews them, python tests/experiments/test_every_experiment.py, and says so.
+"""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+import depthscope as ds
+from depthscope.experiments._run import module_of, run_one
+
+GOLDEN = Path(__file__).with_name("golden.json")
+each = pytest.mark.parametrize("name", ds.experiments.names())
+
+
+@pytest.fixture(scope="module")
+def done() -> dict:
+    return {}
+
+
+def result(name: str, done: dict) -> ds.experiments.Reproduction:
+    if name not in done:
+        done[name] = run_one(name, smoke=True)
+    return done[name]
+
+
+@each
+def test_what_is_expected_to_hold_holds(name: str, done: dict) -> None:
+    claims = result(name, done).claims
+    assert any(claim.expected for claim in claims)
+    assert [claim.says for claim in claims if claim.expected and not claim.holds] == []
+
+
+@each
+def test_what_is_known_to_differ_differs(name: str, done: dict) -> None:
+    assert [claim.says for claim in result(name, done).claims if not claim.expected and claim.holds] == []
+
+
+@each
+def test_the_numbers_are_what_they_were(name: str, done: dict) -> None:
+    golden = json.loads(GOLDEN.read_text())[name]
+    found = {claim.says: claim.value for claim in result(name, done).claims}
+    assert found == pytest.approx(golden, rel=0.05, abs=1e-3)
+
+
+@each
+def test_the_figure_is_drawn_and_the_record_is_json(name: str, done: dict, tmp_path: Path) -> None:
+    picture = result(name, done).save(tmp_path)
+    assert picture.stat().st_size > 10_000
+    record = json.loads(picture.with_name("results.json").read_text())["experiments"][name.partition("/")[2]]
+    assert (
+        record["claims"]
+        and record["numbers"]
+        and record["config"] == json.loads(json.dumps(dataclasses.asdict(module_of(name).SMOKE)))
+    )
+
+
+@each
+def test_the_file_says_how_to_run_it(name: str) -> None:
+    assert f"depthscope reproduce {name} " in module_of(name).__doc__
+
+
+if __name__ == "__main__":
+    rows = {n: {c.says: c.value for c in run_one(n, smoke=True).claims} for n in ds.experiments.names()}
+    GOLDEN.write_text(json.dumps(rows, indent=1))
