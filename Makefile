@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 .PHONY: demo test bench docs clean
 
 demo: .venv/demo
-	$(BIN)/depthscope scan classic --depth 48 --fix de_escalate --tau 1 --out out/report.html --out out/demo.png
+	$(BIN)/depthscope scan classic --depth 24 --fix de_escalate --tau 1 --out out/report.html --out out/demo.png
 
 test: .venv/test
 	$(BIN)/ruff check .
@@ -19,6 +19,7 @@ test: .venv/test
 
 bench: .venv/test
 	$(BIN)/python benchmarks/scan.py
+	$(BIN)/python benchmarks/reproduce.py
 
 docs: .venv/demo
 	$(BIN)/python -m depthscope.notation > docs/notation.md

@@ -77,6 +77,7 @@ def run_all(items: list[str], out: str, smoke: bool, chosen: dict[str, Any]) -> 
 def show(done: list[Any], out: str) -> None:
     """The table of claims, what failed, and where the figures are."""
     from rich.console import Console
+    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
@@ -89,7 +90,8 @@ def show(done: list[Any], out: str) -> None:
         for claim in r.claims:
             colour = "green" if claim.holds else "red" if claim.expected else "yellow"
             status = f"[{colour}]{claim.status}[/{colour}]"
-            grid.add_row(Text(f"  {claim.says}"), claim.wanted, f"{claim.value:.4g}", status, str(claim.trials))
+            said = Padding(Text(claim.says), (0, 0, 0, 2))
+            grid.add_row(said, claim.wanted, f"{claim.value:.4g}", status, str(claim.trials))
     claims = [claim for r in done for claim in r.claims]
     expected = [claim for claim in claims if claim.expected]
     failed = sum(not claim.holds for claim in expected)
@@ -98,7 +100,7 @@ def show(done: list[Any], out: str) -> None:
     console.print(grid)
     console.print(
         f"\n{len(expected) - failed} of {len(expected)} claims hold"
-        + (f"; {odd} more were marked beforehand as not expected to" if odd else "")
+        + (f"; {odd} more marked beforehand as not expected to" if odd else "")
         + f". {sum(r.seconds for r in done):.0f} s. Figures and results.json: {out}/"
     )
 

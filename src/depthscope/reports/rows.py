@@ -4,6 +4,7 @@ import math
 
 from depthscope.reports.chart import sampled
 from depthscope.scans.record import Scan
+from depthscope.scans.verdict import floor_of
 
 
 def header(scan: Scan) -> str:
@@ -37,7 +38,14 @@ def table(scan: Scan, most: int = 13) -> tuple[list[str], list[list[str]]]:
             columns[name.removeprefix("attention_")] = [math.nan, *scan[name].tolist()]
     if "gradient_norm" in scan.gradients:
         columns["gradient"] = [math.nan, *scan.gradients["gradient_norm"].tolist()]
-    cells = [[str(i), *(_cell(values[i], i) for values in columns.values())] for i in sampled(scan.depth + 1, most)]
+    floor = floor_of(scan.dtype)
+    centred = [False, *(columns["t_sim"][i] < floor for i in range(scan.depth))]  # the input of block i + 1 has no mean
+
+    def cell(name: str, block: int) -> str:
+        growth = name.startswith("x ") or name == "omega"
+        return "-" if growth and centred[block] else _cell(columns[name][block], block)
+
+    cells = [[str(i), *(cell(name, i) for name in columns)] for i in sampled(scan.depth + 1, most)]
     return ["block", *columns], cells
 
 
@@ -52,5 +60,5 @@ def _cell(value: float, block: int) -> str:
 LEGEND = (
     "t_sim: share of the signal that all tokens have in common (1 = all alike); t_div = 1 - t_sim; x attn, x ffn: "
     "that step multiplies t_sim / t_div by this; delta, lambda_2: what attention keeps of differences (0 = none); "
-    "omega: how far it moves the mean token."
+    "omega: how far it moves the mean token (-: there is none)."
 )

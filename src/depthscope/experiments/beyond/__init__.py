@@ -1,0 +1,1 @@
+"""Beyond the papers: where their statements end, and what comes after."""
