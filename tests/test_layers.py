@@ -40,6 +40,16 @@ def test_imports_point_down(file: Path) -> None:
     assert imported(file) <= {folder, *MAY_IMPORT[folder].split()}
 
 
+EXPERIMENTS = sorted((ROOT / "experiments").glob("*/*.py"))
+
+
+@pytest.mark.parametrize("file", EXPERIMENTS, ids=lambda f: str(f.relative_to(ROOT)))
+def test_experiments_never_import_each_other(file: Path) -> None:
+    modules = [n.module or "" for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.ImportFrom)]
+    inside = [m.removeprefix("depthscope.experiments.") for m in modules if m.startswith("depthscope.experiments.")]
+    assert all(name.startswith("_") for name in inside)
+
+
 def test_no_file_is_a_crowded_room() -> None:
     assert not [f for f in ROOT.rglob("*.py") if len(f.read_text().splitlines()) > 300]
 

@@ -138,7 +138,7 @@ def test_ls(shelf: str) -> None:
         (["scan", "classic", *SMALL, "--json", "/proc/nope/x.json"], "folder must be writable"),
         (["reproduce", "yu2023/fig22"], "Did you mean yu2023/fig2"),
         (["reproduce", "yu2023/fig2", "--set", "depth"], "must be name=value"),
-        (["reproduce", "yu2023/fig2", "--set", "depth=0"], "depth must be 1 or more"),
+        (["reproduce", "yu2023/fig2", "--set", "depth=0"], "depth must be 2 or more"),
         (["reproduce", "yu2023/fig2", "--out", "/proc/nope"], "folder must be writable"),
         (["scan", "classic", *SMALL, "--text", "x", "--inputs", "a:b"], "goes with presets"),
         (["scan", "vit", *SMALL, "--text", "x"], "does not read text"),
@@ -196,7 +196,19 @@ def test_an_interrupted_run_keeps_what_was_whole(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(proposition_2_3, "SMOKE", proposition_2_3.Config(trials=20, n=6, d=8))
     result = invoke("reproduce", "yu2023", "--smoke", "--out", str(tmp_path))
     assert result.exit_code == 130
-    assert "interrupted in yu2023/proposition_2_9: nothing of it was written" in result.stderr
-    record = json.loads((tmp_path / "yu2023" / "results.json").read_text())
+    assert "interrupted in yu2023/proposition_2_9: no half-written file is left" in result.stderr
+    record = json.loads((tmp_path / "yu2023_smoke" / "results.json").read_text())
     assert list(record["experiments"]) == ["proposition_2_3"]
-    assert not (tmp_path / "yu2023" / "proposition_2_9.png").exists()
+    assert not (tmp_path / "yu2023_smoke" / "proposition_2_9.png").exists()
+
+
+def test_an_interrupt_while_saving_is_one_line_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from depthscope.experiments import Reproduction
+
+    def interrupted(self: object, folder: str) -> Path:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Reproduction, "save", interrupted)
+    result = invoke(*QUICK, "--out", str(tmp_path))
+    assert result.exit_code == 130 and result.stdout == ""
+    assert "interrupted in yu2023/proposition_2_3" in result.stderr

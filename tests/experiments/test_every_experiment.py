@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import depthscope as ds
-from depthscope.experiments._run import module_of, run_one
+from depthscope.experiments._run import module_of
 
 GOLDEN = Path(__file__).with_name("golden.json")
 each = pytest.mark.parametrize("name", ds.experiments.names())
@@ -23,7 +23,7 @@ def done() -> dict:
 
 def result(name: str, done: dict) -> ds.experiments.Reproduction:
     if name not in done:
-        done[name] = run_one(name, smoke=True)
+        done[name] = ds.reproduce(name, smoke=True)
     return done[name]
 
 
@@ -64,5 +64,5 @@ def test_the_file_says_how_to_run_it(name: str) -> None:
 
 
 if __name__ == "__main__":
-    rows = {n: {c.says: c.value for c in run_one(n, smoke=True).claims} for n in ds.experiments.names()}
+    rows = {n: {c.says: c.value for c in ds.reproduce(n, smoke=True).claims} for n in ds.experiments.names()}
     GOLDEN.write_text(json.dumps(rows, indent=1))

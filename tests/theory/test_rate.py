@@ -62,6 +62,7 @@ def drawn(kind, n, d, count=1000):
 
 
 def test_eq_16_bounds_the_exact_rate_wherever_its_conditions_hold_and_only_there():
+    """Given omega + delta < 1, E[eta] <= Delta is the bound itself, rearranged: preconditions() must agree with both."""
     met = missed = 0
     for kind in KINDS:
         for n, d in [(3, 2), (3, 6), (6, 4), (8, 16)]:
@@ -78,6 +79,21 @@ def test_eq_16_bounds_the_exact_rate_wherever_its_conditions_hold_and_only_there
             missed += int((~met_here & inside).sum())
     assert met >= 10_000
     assert missed > 20  # omega + delta < 1 alone is not enough at a finite width
+
+
+def test_eq_16_bounds_the_exact_rate_of_wide_tokens_that_stay_away_from_equality():
+    """The theorem in its own words, with nothing of E[eta] in the condition: omega + delta < 1, (15) >= 0.01, d = 32."""
+    met = 0
+    for kind in KINDS:
+        X, P, omega_, delta_, mu_1, mu_2, _ = drawn(kind, 10, 32, count=4000)
+        away = torch.maximum(mu_1.square() - (1 - omega_).square(), delta_.square() - mu_2.square()) >= 0.01
+        met_here = (omega_ + delta_ < 1) & away
+        if bool(met_here.any()):
+            rate, t = exact_rate(X, P)[met_here], t_sim(X)[met_here]
+            assert (rate >= rate_lower_bound(t, omega_[met_here], delta_[met_here])).all()
+            assert (rate > 1).all()
+            met += int(met_here.sum())
+    assert met >= 10_000
 
 
 def test_without_its_second_condition_the_bound_fails_for_every_width():

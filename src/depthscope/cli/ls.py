@@ -19,6 +19,7 @@ def command(shelf: Annotated[Shelf, typer.Argument(help="What to list.")]) -> No
     """List the metrics, remedies, models (presets and the parts of reference models) or experiments, one line each."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     grid = Table(box=None, pad_edge=False, show_header=True, header_style="bold")
     shelves = {"metrics": metrics, "remedies": remedies, "models": models, "experiments": experiments}
@@ -26,7 +27,7 @@ def command(shelf: Annotated[Shelf, typer.Argument(help="What to list.")]) -> No
     for name in names:
         grid.add_column(name, no_wrap=name == names[0])
     for row in rows:
-        grid.add_row(*row)
+        grid.add_row(*map(Text, row))
     Console().print(grid)
 
 

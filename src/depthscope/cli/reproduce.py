@@ -27,28 +27,28 @@ def command(
     Exit code 1 when a claim that was expected to hold fails. Example: depthscope reproduce yu2023 --smoke
     """
     from depthscope._files import check_writable, whole_file
-    from depthscope.experiments._run import check_out, find
+    from depthscope.experiments._run import check_out, plan
 
-    items, chosen = find(name), parsed(settings or [])
-    check_out(out, items)
+    planned = plan(name, smoke=smoke, **parsed(settings or []))
+    check_out(out, [item for item, _ in planned], smoke=smoke)
     if as_json and as_json != "-":
         check_writable(as_json)
-    done = run_all(items, out, smoke, chosen)
+    done = run_all(planned, out, smoke)
     record = json.dumps({r.name: r.to_dict() for r in done}, indent=1, allow_nan=False)
     if as_json == "-":
         typer.echo(record)
-    else:
+    elif done:
         show(done, out)
     if as_json and as_json != "-":
         with whole_file(as_json) as part:
             part.write_text(record)
-    if len(done) < len(items):
+    if len(done) < len(planned):
         raise typer.Exit(130)
     if not all(r.holds for r in done):
         raise typer.Exit(1)
 
 
-def run_all(items: list[str], out: str, smoke: bool, chosen: dict[str, Any]) -> list[Any]:
+def run_all(planned: list[tuple[str, Any]], out: str, smoke: bool) -> list[Any]:
     """Run one after another, saving each as it ends; after an interrupt, those that were whole."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -59,18 +59,19 @@ def run_all(items: list[str], out: str, smoke: bool, chosen: dict[str, Any]) -> 
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[turn]}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, refresh_per_second=4) as bar:
-        task = bar.add_task("", total=len(items), turn="")
+        task = bar.add_task("", total=len(planned), turn="")
         try:
-            for index, item in enumerate(items):
-                bar.update(task, description=f"{item} ({index + 1} of {len(items)})", completed=index, turn="")
+            for index, (item, config) in enumerate(planned):
+                bar.update(task, description=f"{item} ({index + 1} of {len(planned)})", completed=index, turn="")
 
                 def listen(turn: int, turns: int, index: int = index) -> None:
                     bar.update(task, completed=index + turn / turns, turn=f"{turn} of {turns}")
 
-                done.append(run_one(item, smoke=smoke, listener=listen, **chosen))
-                done[-1].save(out)
+                result = run_one(item, config, smoke=smoke, listener=listen)
+                result.save(out)
+                done.append(result)
         except KeyboardInterrupt:
-            console.print(f"interrupted in {items[len(done)]}: nothing of it was written.")
+            console.print(f"interrupted in {planned[len(done)][0]}: no half-written file is left.")
     return done
 
 
@@ -82,9 +83,9 @@ def show(done: list[Any], out: str) -> None:
     from rich.text import Text
 
     grid = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("the paper says", "wanted", "got", "", "trials"):
+    for title in ("claim", "wanted", "got", "", "trials"):
         side: Any = "right" if title in ("got", "trials") else "left"
-        grid.add_column(title, justify=side, no_wrap=title != "the paper says")
+        grid.add_column(title, justify=side, no_wrap=title != "claim")
     for r in done:
         grid.add_row(f"[bold]{r.name}[/bold] ({r.seconds:.0f} s)")
         for claim in r.claims:
@@ -92,17 +93,14 @@ def show(done: list[Any], out: str) -> None:
             status = f"[{colour}]{claim.status}[/{colour}]"
             said = Padding(Text(claim.says), (0, 0, 0, 2))
             grid.add_row(said, claim.wanted, f"{claim.value:.4g}", status, str(claim.trials))
-    claims = [claim for r in done for claim in r.claims]
-    expected = [claim for claim in claims if claim.expected]
-    failed = sum(not claim.holds for claim in expected)
-    odd = sum(not claim.expected for claim in claims)
+    expected = [claim for r in done for claim in r.claims if claim.expected]
+    known = [claim for r in done for claim in r.claims if not claim.expected]
     console = Console()
     console.print(grid)
-    console.print(
-        f"\n{len(expected) - failed} of {len(expected)} claims hold"
-        + (f"; {odd} more marked beforehand as not expected to" if odd else "")
-        + f". {sum(r.seconds for r in done):.0f} s. Figures and results.json: {out}/"
-    )
+    summary = f"\n{sum(c.holds for c in expected)} of {len(expected)} claims hold"
+    if known:
+        summary += f"; of {len(known)} that are known to differ, {sum(not c.holds for c in known)} do"
+    console.print(f"{summary}. {sum(r.seconds for r in done):.0f} s. Figures and results.json: {out}/")
 
 
 def parsed(settings: list[str]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Progress without plumbing: a loop is tracked, and whoever runs the experiment may listen."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
@@ -21,10 +21,10 @@ def listening(listener: Listener | None) -> Iterator[None]:
         _listener.reset(token)
 
 
-def track(turns: Sequence[T]) -> Iterator[T]:
-    """The items of a loop that takes seconds."""
+def track(items: Iterable[T], total: int, *, done: int = 0) -> Iterator[T]:
+    """The items of a loop that takes seconds; `total` turns in all, of which `done` came in loops before this one."""
     listener = _listener.get()
-    for done, item in enumerate(turns):
+    for turn, item in enumerate(items):
         if listener is not None:
-            listener(done, len(turns))
+            listener(done + turn, total)
         yield item

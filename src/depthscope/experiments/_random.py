@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
+from depthscope.errors import UsageError
 from depthscope.metrics import xi
 
 KINDS = ("row stochastic", "doubly stochastic", "symmetric", "causal")
-ROUNDS = 200  # of Sinkhorn's iteration: doubly stochastic to about 1e-8 for the scores drawn here
 
 
 def random_tokens(count: int, n: int, d: int) -> Tensor:
@@ -22,15 +22,20 @@ def random_attention(kind: str, count: int, n: int) -> Tensor:
         return scores.softmax(-1)
     if kind == "causal":
         return scores.masked_fill(torch.ones(n, n).triu(1).bool(), -torch.inf).softmax(-1)
-    if kind == "symmetric":
-        scores = (scores + scores.transpose(-1, -2)) / 2**0.5
-        for _ in range(ROUNDS):  # the damped iteration keeps the symmetry
-            half = scores.logsumexp(-1, keepdim=True) / 2
-            scores = scores - half - half.transpose(-1, -2)
-        return scores.exp()
-    for _ in range(ROUNDS):
-        scores = scores.log_softmax(-2).log_softmax(-1)
-    return scores.exp()
+    P = doubly_stochastic(scores.exp())
+    return (P + P.transpose(-1, -2)) / 2 if kind == "symmetric" else P
+
+
+def doubly_stochastic(K: Tensor) -> Tensor:
+    """diag(u) K diag(v) with rows and columns that sum to 1 within 1e-10, by Sinkhorn's iteration; K (..., n, n)."""
+    v = torch.ones_like(K[..., :1])
+    for _ in range(100_000):
+        u = 1 / (K @ v)
+        columns = (K.transpose(-1, -2) @ u) * v
+        if float((columns - 1).abs().max()) < 1e-10:
+            return u * K * v.transpose(-1, -2)
+        v = v / columns
+    raise UsageError("doubly_stochastic: Sinkhorn's iteration must end; it did not. Draw scores of a smaller spread.")
 
 
 def drawn_xi(X: Tensor, P: Tensor, alpha: Tensor, sigma: Tensor, draws: int) -> tuple[Tensor, Tensor]:

@@ -2,11 +2,13 @@
 
 import dataclasses
 import importlib
+import importlib.util
 import json
 import math
 import pkgutil
 import time
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -54,6 +56,7 @@ class Reproduction:
 
     name: str
     config: Any
+    smoke: bool
     numbers: dict[str, torch.Tensor]
     claims: list[Claim]
     seconds: float
@@ -74,7 +77,10 @@ class Reproduction:
 
     def to_dict(self) -> dict[str, Any]:
         return {
+            "smoke": self.smoke,
             "config": dataclasses.asdict(self.config),
+            "torch": torch.__version__,
+            "depthscope": version("depthscope"),
             "seconds": round(self.seconds, 2),
             "claims": [claim.to_dict() for claim in self.claims],
             "numbers": {name: plain(value) for name, value in self.numbers.items()},
@@ -82,17 +88,21 @@ class Reproduction:
 
     def save(self, folder: str | Path) -> Path:
         """Write the figure, and the numbers and claims into results.json beside it; whole files or none."""
-        paper, _, item = self.name.partition("/")
-        target = Path(folder) / paper / f"{item}.png"
+        target = home(folder, self.name, smoke=self.smoke) / f"{self.name.partition('/')[2]}.png"
         figure = self.figure()
         with whole_file(target) as part:
             figure.savefig(part, dpi=140)
         results = target.with_name("results.json")
-        kept = read_results(results)
-        kept[item] = self.to_dict()
+        kept = read_results(results) | {target.stem: self.to_dict()}
+        lines = [f"{json.dumps(name)}: {json.dumps(record, allow_nan=False)}" for name, record in kept.items()]
         with whole_file(results) as part:
-            part.write_text(json.dumps({"format": FORMAT, "experiments": kept}, indent=1, allow_nan=False))
+            part.write_text(f'{{"format": {FORMAT}, "experiments": {{\n' + ",\n".join(lines) + "\n}}\n")
         return target
+
+
+def home(folder: str | Path, name: str, *, smoke: bool) -> Path:
+    """Where an experiment's files go: a folder for each paper, and one more for its small sizes."""
+    return Path(folder) / (name.partition("/")[0] + "_smoke" * smoke)
 
 
 def reproduce(name: str, *, smoke: bool = False, out: str | Path | None = None, **settings: Any) -> Any:
@@ -100,41 +110,70 @@ def reproduce(name: str, *, smoke: bool = False, out: str | Path | None = None, 
 
     Gives a Reproduction, or a list of them for more than one. With out, figures and results.json are written there.
     """
+    planned = plan(name, smoke=smoke, **settings)
+    if out is not None:
+        check_out(out, [item for item, _ in planned], smoke=smoke)
     done = []
-    for item in find(name):
-        done.append(run_one(item, smoke=smoke, **settings))
+    for item, config in planned:
+        done.append(run_one(item, config, smoke=smoke))
         if out is not None:
             done[-1].save(out)
-    return done[0] if find(name) == [name] else done
+    return done[0] if [item for item, _ in planned] == [name] else done
+
+
+def plan(name: str, *, smoke: bool = False, **settings: Any) -> list[tuple[str, Any]]:
+    """The experiments that a name stands for, each with its Config: all is checked before anything runs.
+
+    For a whole paper a setting goes to the experiments that have it.
+    """
+    items = {item: module_of(item) for item in find(name)}
+    configs = {item: module.SMOKE if smoke else module.Config() for item, module in items.items()}
+    known = {field.name for config in configs.values() for field in dataclasses.fields(config)}
+    for key in settings:
+        if key not in known:
+            raise UnknownNameError(f"{name}: " + unknown("setting", key, known))
+    return [
+        (item, configured(item, config, {k: v for k, v in settings.items() if hasattr(config, k)}))
+        for item, config in configs.items()
+    ]
 
 
 def run_one(
-    name: str, *, smoke: bool = False, listener: Callable[[int, int], None] | None = None, **settings: Any
+    name: str, config: Any, *, smoke: bool = False, listener: Callable[[int, int], None] | None = None
 ) -> Reproduction:
     """One experiment with its own seed; the caller's random state is left alone."""
     module = module_of(name)
-    config = configured(name, module.SMOKE if smoke else module.Config(), settings)
     begin = time.perf_counter()
     with torch.random.fork_rng(devices=[]), listening(listener):
         torch.manual_seed(config.seed)
         numbers = module.run(config)
-    return Reproduction(name, config, numbers, module.claims(numbers, config), time.perf_counter() - begin)
+    return Reproduction(name, config, smoke, numbers, module.claims(numbers, config), time.perf_counter() - begin)
+
+
+LEAST = {"seed": 0, "n": 2, "depth": 2, "trials": 2, "draws": 2, "cases": 2, "pairs": 8, "points": 10}
 
 
 def configured(name: str, config: Any, settings: dict[str, Any]) -> Any:
-    """The settings put into an experiment's Config, by name and kind."""
-    known = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    settings = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
+    """The settings put into an experiment's Config, held to the kind of its defaults and the LEAST that makes sense."""
     for key, value in settings.items():
-        if key not in known:
-            raise UnknownNameError(f"{name}: " + unknown("setting", key, known))
-        if type(value) is not type(known[key]) and not (isinstance(known[key], float) and isinstance(value, int)):
-            raise UsageError(f"{name}: {key} must be like {known[key]!r}; got {value!r}.")
-    config = dataclasses.replace(config, **settings)
-    for key, value in dataclasses.asdict(config).items():
-        if key != "seed" and isinstance(value, int) and value < 1:
-            raise UsageError(f"{name}: {key} must be 1 or more; got {value}.")
-    return config
+        like = getattr(config, key)
+        value = settings[key] = tuple(value) if isinstance(value, list) else value
+        entries, likes = (value, like) if isinstance(like, tuple) and isinstance(value, tuple) else ((value,), (like,))
+        if not entries or not all(_alike(entry, likes[0]) for entry in entries):
+            raise UsageError(f"{name}: {key} must be like {like!r}; got {value!r}.")
+        least = LEAST.get(key, 1)
+        if any(isinstance(entry, int) and isinstance(likes[0], int) and entry < least for entry in entries):
+            raise UsageError(f"{name}: {key} must be {least} or more; got {value!r}.")
+        if key == "seed" and entries[0] >= 2**63:
+            raise UsageError(f"{name}: seed must be below 2^63; got {value}.")
+    return dataclasses.replace(config, **settings)
+
+
+def _alike(value: Any, like: Any) -> bool:
+    """Of the same type, or a number where a number is meant; not NaN, and not out of all proportion."""
+    if isinstance(like, float):
+        return type(value) in (int, float) and abs(value) <= 1e6
+    return type(value) is type(like)
 
 
 def plain(value: Any) -> Any:
@@ -143,7 +182,9 @@ def plain(value: Any) -> Any:
         value = value.tolist()
     if isinstance(value, list):
         return [plain(v) for v in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float):
+        return float(f"{value:.7g}") if math.isfinite(value) else str(value)
+    return value
 
 
 def read_results(path: Path) -> dict[str, Any]:
@@ -160,12 +201,12 @@ def read_results(path: Path) -> dict[str, Any]:
         ) from error
 
 
-def check_out(folder: str | Path, items: list[str]) -> None:
+def check_out(folder: str | Path, items: list[str], *, smoke: bool) -> None:
     """Before the first minute is spent: can the figures be drawn, and can the folder be written?"""
     need_matplotlib()
-    for paper in {item.partition("/")[0] for item in items}:
-        check_writable(Path(folder) / paper / "results.json")
-        read_results(Path(folder) / paper / "results.json")
+    for results in {home(folder, item, smoke=smoke) / "results.json" for item in items}:
+        check_writable(results)
+        read_results(results)
 
 
 def need_matplotlib() -> None:

@@ -48,6 +48,9 @@ class Design:
             )
         if not isinstance(self.alpha, int | float) or not 0 < self.alpha < float("inf"):
             raise UsageError(f"design: alpha must be positive and finite; got {self.alpha!r}. 1 is the classic block.")
+        for name in ("causal", "output", "bias"):
+            if not isinstance(getattr(self, name), bool):
+                raise UsageError(f"design: {name} must be True or False; got {getattr(self, name)!r}.")
         shelves()
         for choice, table in TABLE_OF.items():
             try:

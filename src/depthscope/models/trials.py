@@ -55,6 +55,13 @@ def run_trials(block: Block, weights: Tensors, X: Tensor, *, pattern: bool = Fal
         return vmap(lambda w, x: functional_call(module, w, (x,)))(named, X)
 
 
+@torch.no_grad()
+def run_ffn(block: Block, weights: Tensors, Y: Tensor) -> Tensor:
+    """The feed-forward branch alone, FFN(Y) for every trial; Y (trials, ..., n, d) -> (trials, ..., n, d)."""
+    own = {name.removeprefix("ffn."): value for name, value in weights.items() if name.startswith("ffn.")}
+    return vmap(lambda w, y: functional_call(block.ffn, w, (y,)))(own, Y)
+
+
 def chain(
     design: Design, X: Tensor, *, pattern: bool = False, between: Callable[[Tensor], Tensor] | None = None
 ) -> Iterator[dict[str, Tensor]]:

@@ -85,9 +85,9 @@ def vit(
 
     Choices by keyword are those of Design: depth, d, h, q, alpha, wiring, attention, activation, weights, ...
     """
-    if preset is not None and preset not in PRESETS:
-        raise UnknownNameError("vit: " + unknown("preset", preset, PRESETS))
-    if pooling not in POOLS:
+    if preset is not None and str(preset) not in PRESETS:
+        raise UnknownNameError("vit: " + unknown("preset", str(preset), PRESETS))
+    if str(pooling) not in POOLS:
         raise UnknownNameError("vit: " + unknown("pooling", pooling, POOLS))
     for name, size in (("side", side), ("patch", patch), ("channels", channels), ("classes", classes)):
         check_size("vit", name, size)

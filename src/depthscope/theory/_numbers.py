@@ -80,8 +80,9 @@ def branch_gain(where: str, alpha: Number, d: Number | None, sigma: Number | Non
 
 
 def as_tensors(*values: Number) -> list[Tensor]:
-    """The values as float64 tensors of one shape."""
-    return list(torch.broadcast_tensors(*(torch.as_tensor(v, dtype=torch.float64) for v in values)))
+    """The values as float64 tensors of one shape, where the first tensor is."""
+    device = next((v.device for v in values if isinstance(v, Tensor) and v.ndim), None)
+    return list(torch.broadcast_tensors(*(torch.as_tensor(v, dtype=torch.float64, device=device) for v in values)))
 
 
 def plain(result: Tensor, *inputs: Number) -> Result:

@@ -46,6 +46,8 @@ def preconditions(
     reasons = []
     if bool((total >= 1).any()):
         reasons.append(f"omega + delta < 1 does not hold: {count(total >= 1, total)}; {WHY}.")
+    if bool(total.isnan().any()):
+        reasons.append(f"omega + delta is not a number in {int(total.isnan().sum())} of {total.numel()} cases.")
     (own,) = as_tensors(delta)
     if bool((own >= 1).any()):
         reasons.append(

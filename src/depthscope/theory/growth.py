@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from depthscope.errors import UsageError
 from depthscope.theory._numbers import Number, Result, branch_gain, checked
 
 Pair = tuple[Number, Number]
@@ -20,7 +21,7 @@ def expected_xi(
     """
     gain = branch_gain("expected_xi", alpha, d, sigma)
     if isinstance(mu, tuple):
-        mu_1, mu_2 = checked("expected_xi", mu_1=mu[0], mu_2=mu[1])
+        mu_1, mu_2 = _pair("expected_xi", mu)
         return 1 + gain * mu_1**2, 1 + gain * mu_2**2
     (one,) = checked("expected_xi", mu=mu)
     return 1 + gain * one**2
@@ -35,10 +36,16 @@ def mu_bar(mu: Number | Pair, *, dim: int = -1) -> Result:
     so also for the bounds of mu_bounds. Yu & Zhang 2023, Proposition 2.9.
     """
     if isinstance(mu, tuple):
-        mu_1, mu_2 = checked("mu_bar", mu_1=mu[0], mu_2=mu[1])
+        mu_1, mu_2 = _pair("mu_bar", mu)
         return _rms(mu_1, dim), _rms(mu_2, dim)
     (one,) = checked("mu_bar", mu=mu)
     return _rms(one, dim)
+
+
+def _pair(where: str, mu: tuple) -> Result:
+    if len(mu) != 2:
+        raise UsageError(f"{where}: mu must be one number or tensor, or the pair (mu_1, mu_2); got {len(mu)} of them.")
+    return checked(where, mu_1=mu[0], mu_2=mu[1])
 
 
 def _rms(mu: Number, dim: int) -> Result:

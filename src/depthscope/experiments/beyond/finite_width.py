@@ -54,9 +54,9 @@ def pairs_of(kind: str, count: int, n: int, d: int) -> tuple[Tensor, Tensor]:
 def run(cfg: Config) -> dict[str, Tensor]:
     """Share of pairs that break (16), and the largest gap bound - E[r]: (kinds, widths) each."""
     shares, gaps = [], []
-    for kind in KINDS:
+    for kind in track(KINDS, len(KINDS)):
         row = []
-        for d in track(cfg.widths):
+        for d in cfg.widths:
             X, P = pairs_of(kind, cfg.pairs, cfg.n, d)
             w, dl = omega(X, P), delta(P)
             gap = (ratio_lower_bound(w, dl) - expected_ratio(X, P)) * t_sim(X)

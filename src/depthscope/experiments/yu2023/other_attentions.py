@@ -26,7 +26,7 @@ FORMULAS = ("softmax", "uniform", "sigmoid", "gaussian", "sinkhorn")
 class Config:
     """The sizes of section 2.4."""
 
-    trials: int = 10
+    trials: int = 20
     n: int = 64
     d: int = 512
     h: int = 8
@@ -42,12 +42,11 @@ def run(cfg: Config) -> dict[str, Tensor]:
     """Means over trials: t_sim (formulas, depth + 1), xi_1 / xi_2 of step 1 and |lambda_2| (formulas, depth)."""
     X = torch.randn(cfg.trials, cfg.n, cfg.d)
     rows: dict[str, list[Tensor]] = {"t_sim": [], "ratio": [], "lambda_2": []}
-    for formula in FORMULAS:
+    for index, formula in enumerate(FORMULAS):
         design = Design(depth=cfg.depth, d=cfg.d, h=cfg.h, q=cfg.q, attention=formula)
         similarity, ratios, second = [t_sim(X).mean()], [], []
         blocks = chain(design, X, pattern=True)
-        for _ in track(range(cfg.depth)):
-            states = next(blocks)
+        for states in track(blocks, cfg.depth * len(FORMULAS), done=index * cfg.depth):
             xi_1, xi_2 = xi(states["X"], states["Y_1"])
             similarity.append(t_sim(states["out"]).mean())
             ratios.append((xi_1 / xi_2).mean())

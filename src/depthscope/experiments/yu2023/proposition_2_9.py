@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from depthscope.errors import UsageError
 from depthscope.experiments._axes import finish
 from depthscope.experiments._claim import Claim
 from depthscope.experiments._progress import track
@@ -29,14 +30,19 @@ class Config:
     heads: tuple[int, ...] = (1, 2, 4, 8)
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        for h in self.heads:
+            if self.d % h:
+                raise UsageError(f"yu2023/proposition_2_9: heads must divide the width; got d = {self.d} and h = {h}.")
 
-SMOKE = Config(cases=5, draws=500)
+
+SMOKE = Config(draws=2000)
 
 
 def run(cfg: Config) -> dict[str, Tensor]:
     """Per number of heads, (heads, kinds * cases): mean of r, its standard error, and (18) with the exact E[eta]."""
     rows: dict[str, list[Tensor]] = {"measured": [], "error": [], "predicted": [], "without_eta": []}
-    for h in track(cfg.heads):
+    for h in track(cfg.heads, len(cfg.heads)):
         count = cfg.cases * len(KINDS)
         X = random_tokens(count, cfg.n, cfg.d)
         P = torch.cat([random_attention(kind, cfg.cases * h, cfg.n) for kind in KINDS]).unflatten(0, (count, h))
@@ -60,11 +66,11 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     for h, row in zip(cfg.heads, z, strict=True):
         equation = "(13)" if h == 1 else "(18)"
         says = f"{equation} with h = {h} (share of cases within 3 standard errors)"
-        made.append(Claim(says, float((row.abs() <= 3).double().mean()), 0.95, 1.0, row.numel() * cfg.draws))
+        made.append(Claim(says, float((row.abs() <= 3).double().mean()), 0.95, 1.0, row.numel()))
     rms = float(z.square().mean().sqrt())
     return [
         *made,
-        Claim("no bias (root mean square of the gaps in standard errors)", rms, 0.75, 1.25, z.numel() * cfg.draws),
+        Claim("no bias (root mean square of the gaps in standard errors)", rms, 0.75, 1.25, z.numel()),
         Claim(
             f"E[eta] is small already at d = {cfg.d} (mean change of r without it)",
             float(rough.mean()),
@@ -76,7 +82,7 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
 
 
 def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
-    panels = figure.subplots(1, len(cfg.heads))
+    panels = figure.subplots(1, len(cfg.heads), squeeze=False)[0]
     for ax, h, measured, predicted in zip(panels, cfg.heads, numbers["measured"], numbers["predicted"], strict=True):
         ax.plot(predicted, measured, ".", ms=3)
         ax.axline((1, 1), (2, 2), color="0.4", lw=0.8)

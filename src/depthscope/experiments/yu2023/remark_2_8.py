@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from depthscope.errors import UsageError
 from depthscope.experiments._axes import finish
 from depthscope.experiments._claim import Claim
 from depthscope.experiments._progress import track
@@ -35,6 +36,16 @@ class Config:
     alphas: tuple[float, ...] = (0.5, 1.0, 2.0)
     seed: int = 0
 
+    @property
+    def depths(self) -> list[int]:
+        """Blocks until t_div is well below LATE, by the odds form, for each alpha."""
+        return [round(collapse_depth(1 / self.n, alpha=a, threshold=1 - LATE / 50)) for a in self.alphas]
+
+    def __post_init__(self) -> None:
+        for alpha, depth in zip(self.alphas, self.depths, strict=True):
+            if not 4 <= depth <= 2000:
+                raise UsageError(f"yu2023/remark_2_8: alpha must lie about in [0.1, 20]; got {alpha}: {depth} blocks.")
+
 
 SMOKE = Config(trials=4, n=32, d=128, q=256)
 
@@ -42,13 +53,13 @@ SMOKE = Config(trials=4, n=32, d=128, q=256)
 def run(cfg: Config) -> dict[str, Tensor]:
     """t_div of every block output for each alpha, (trials, depth + 1); the depth is what the odds form asks for."""
     numbers = {}
-    for alpha in cfg.alphas:
-        depth = round(collapse_depth(1 / cfg.n, alpha=alpha, threshold=1 - LATE / 50))
+    depths = cfg.depths
+    for index, (alpha, depth) in enumerate(zip(cfg.alphas, depths, strict=True)):
         design = Design(depth=depth, d=cfg.d, h=cfg.h, q=cfg.q, alpha=alpha)
         X = torch.randn(cfg.trials, cfg.n, cfg.d)
-        rows, blocks = [t_div(X)], chain(design, X)
-        for _ in track(range(depth)):
-            rows.append(t_div(next(blocks)["out"]))
+        rows = [t_div(X)]
+        for states in track(chain(design, X), sum(depths), done=sum(depths[:index])):
+            rows.append(t_div(states["out"]))
         numbers[f"alpha {alpha:g}"] = torch.stack(rows, 1)
     return numbers
 
