@@ -9,7 +9,7 @@ from torch.func import functional_call
 
 from depthscope._registry import TABLES
 from depthscope.models import Block, Design
-from depthscope.models.design import shelves
+from depthscope.models.design import shelves, streams_of
 
 shelves()
 ACTIVATIONS = sorted(TABLES["activation"])
@@ -22,11 +22,11 @@ PHI = {
 
 
 def block_of(n=5, d=6, **choices):
-    """A block with norms that are not the identity, and an input for it."""
+    """A block whose norms and scalars are not those of the start, and an input for it."""
     block = Block(Design(1, d, **{"h": 2, "q": 7, "weights": "xavier"} | choices)).double()
     with torch.no_grad():
         for name, parameter in block.named_parameters():
-            if "norm" in name or name.endswith("bias"):
+            if "wiring" in name or "norm" in name or name.endswith("bias"):
                 parameter.add_(0.3 * torch.randn_like(parameter))
     return block, torch.randn(n, d, dtype=torch.float64)
 
@@ -183,12 +183,22 @@ def _outputs(block, layer, X, mask, causal):
 # gradients
 
 
-@pytest.mark.parametrize("attention", sorted(TABLES["attention"]))
+def beginning(wiring, d):
+    return TABLES["wiring"][wiring].beginning(Design(1, d, 1)).double()
+
+
+# every formula in the two wirings of the paper, every wiring with the formula of the paper
+PAIRS = [(wiring, attention) for wiring in WIRINGS for attention in sorted(TABLES["attention"])]
+PAIRS += [(wiring, "softmax") for wiring in sorted(TABLES["wiring"]) if wiring not in WIRINGS]
+each_pair = pytest.mark.parametrize(("wiring", "attention"), PAIRS)
+
+
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("wiring", sorted(TABLES["wiring"]))
+@each_pair
 def test_gradients_reach_every_parameter(wiring, attention, activation):
     block, X = block_of(wiring=wiring, attention=attention, activation=activation, bias=True, output=True)
-    (block(X) * torch.randn_like(X)).sum().backward()
+    for Y in streams_of(block(*streams_of(beginning(wiring, 6)(X)))):
+        (Y * torch.randn_like(Y)).sum().backward(retain_graph=True)
     for name, parameter in block.named_parameters():
         if attention == "uniform" and ("W_q" in name or "W_k" in name):
             assert parameter.grad is None or (parameter.grad == 0).all()  # P does not depend on them
@@ -203,14 +213,14 @@ def test_gradients_reach_every_parameter(wiring, attention, activation):
 UNSEEN = {"softmax": ["attention.W_k.bias"], "sinkhorn": ["attention.W_k.bias", "attention.W_q.bias"]}
 
 
-@pytest.mark.parametrize("attention", sorted(TABLES["attention"]))
-@pytest.mark.parametrize("wiring", sorted(TABLES["wiring"]))
+@each_pair
 def test_gradients_are_those_of_finite_differences(wiring, attention):
     block, X = block_of(n=3, d=4, q=3, wiring=wiring, attention=attention, activation="gelu", output=True)
     names, values = zip(*block.named_parameters(), strict=True)
 
     def run(X, *values):
-        return functional_call(block, dict(zip(names, values, strict=True)), (X,))
+        streams = streams_of(beginning(wiring, 4)(X))
+        return functional_call(block, dict(zip(names, values, strict=True)), streams)
 
     values = tuple(value.detach().clone().requires_grad_() for value in values)
     assert torch.autograd.gradcheck(run, (X.requires_grad_(), *values))

@@ -15,7 +15,7 @@ import depthscope as ds
 from depthscope._registry import TABLES
 from depthscope.errors import DepthscopeError, UnknownNameError, UsageError
 from depthscope.models import Block, Design, Transformer, classic
-from depthscope.models.design import TABLE_OF, shelves
+from depthscope.models.design import TABLE_OF, shelves, streams_of
 
 shelves()
 WIRINGS, ATTENTIONS, ACTIVATIONS = (sorted(TABLES[t]) for t in ("wiring", "attention", "activation"))
@@ -201,9 +201,11 @@ def test_equal_tokens_stay_equal(wiring, attention, activation, n, seed, causal)
 def test_a_scan_names_the_steps_and_measures_the_states(wiring, attention):
     model, X = classic(3, 8, 2, wiring=wiring, attention=attention), torch.randn(4, 6, 8)
     scan = ds.scan(model, X)
-    states = [X]
+    streams = streams_of(model.beginning(X))
+    states = [streams[0]]
     for block in model:
-        states.append(block(states[-1]))
+        streams = streams_of(block(*streams))
+        states.append(streams[0])
     truth = torch.stack([ds.metrics.t_div(state).mean() for state in states])
     torch.testing.assert_close(scan["t_div"], truth.detach().to(scan["t_div"].dtype), rtol=1e-4, atol=1e-9)
     assert scan.depth == 3

@@ -9,7 +9,7 @@ import depthscope as ds
 from depthscope._registry import TABLES
 from depthscope.errors import ShapeError, UnknownNameError, UsageError
 from depthscope.models import ViT, vit
-from depthscope.models.design import shelves
+from depthscope.models.design import shelves, streams_of
 
 shelves()
 each_pooling = pytest.mark.parametrize("pooling", ["cls", "attention"])
@@ -178,10 +178,11 @@ def test_a_scan_reads_a_vit(pooling, wiring):
     scan = ds.scan(model, x)
     X = model.tokens(x)
     assert (scan.depth, scan.tokens, scan.width) == (2, X.shape[1], 8)
-    truth = [ds.metrics.t_sim(X).mean()]
+    streams = streams_of(model.transformer.beginning(X))
+    truth = [ds.metrics.t_sim(streams[0]).mean()]
     for block in model.transformer:
-        X = block(X)
-        truth.append(ds.metrics.t_sim(X).mean())
+        streams = streams_of(block(*streams))
+        truth.append(ds.metrics.t_sim(streams[0]).mean())
     torch.testing.assert_close(scan["t_sim"], torch.stack(truth).detach(), rtol=1e-4, atol=1e-6, check_dtype=False)
     if wiring == "post_norm":
         assert scan.placement == "post"

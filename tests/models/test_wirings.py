@@ -10,7 +10,7 @@ from torch import nn
 from depthscope._registry import TABLES
 from depthscope.models import Block, Design, classic
 from depthscope.models import wirings as folder
-from depthscope.models.design import shelves
+from depthscope.models.design import shelves, streams_of
 from depthscope.models.wirings._wiring import Wiring
 
 shelves()
@@ -22,24 +22,45 @@ def block_of(name, **choices):
     return Block(Design(1, 8, 2, wiring=name, **choices)).double()
 
 
+def shaken(name, **choices):
+    """A block whose norms and scalars are not those of the start, where some blocks are the identity."""
+    block = block_of(name, **choices)
+    with torch.no_grad():
+        for parameter in block.wiring.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return block
+
+
+def enter(name, X):
+    """The streams that the first block of a model gets, the main one first."""
+    return streams_of(WIRINGS[name].beginning(Design(1, 8, 2, wiring=name)).to(X)(X))
+
+
 def randn(*shape):
     return torch.randn(*shape, dtype=torch.float64)
 
 
 @each_wiring
 def test_the_last_step_is_the_output(name):
-    block, X = block_of(name), randn(2, 5, 8)
-    states = block.steps(X)
-    assert torch.equal(list(states.values())[-1], block(X))
+    block, X = shaken(name), randn(2, 5, 8)
+    streams = enter(name, X)
+    states, out = block.steps(*streams), streams_of(block(*streams))
+    assert torch.equal(list(states.values())[-1], out[0])
+    assert all(
+        torch.equal(states[letter], stream) for letter, stream in zip(block.wiring.streams, out[1:], strict=True)
+    )
+    assert [stream.shape for stream in out] == [stream.shape for stream in streams]
     assert len(states) >= 2
-    assert all(state.shape == X.shape for state in states.values())
+    assert all(state.shape in (X.shape, streams[0].shape) for state in states.values())
+    assert states.get(block.wiring.reads, X).shape == X.shape
 
 
 @each_wiring
 def test_the_docstring_is_one_line_with_every_step(name):
     doc = WIRINGS[name].__doc__
     assert len(doc.splitlines()) == 1
-    for letter in block_of(name).steps(randn(5, 8)):
+    doc += "".join(WIRINGS[other].__doc__ for other in WIRINGS if other in doc)  # a wiring may name one it is made of
+    for letter in block_of(name).steps(*enter(name, randn(5, 8))):
         assert re.search(rf"\b{letter} = ", doc), f"{letter} is a step without a formula"
 
 
@@ -52,32 +73,40 @@ def test_a_wiring_is_one_file_of_its_name(name):
 
 @each_wiring
 def test_each_branch_is_called_once_and_moves_the_output(name):
-    block, X, calls = block_of(name), randn(5, 8), []
+    block, calls = shaken(name), []
+    streams = enter(name, randn(5, 8))
 
     def counted(branch):
         return lambda Y: calls.append(branch) or branch(Y)
 
-    out = block.wiring(X, counted(block.attention), counted(block.ffn))
+    def run(SA, FFN):
+        return streams_of(block.wiring(streams if len(streams) > 1 else streams[0], SA, FFN))
+
+    out = run(counted(block.attention), counted(block.ffn))
     assert calls == [block.attention, block.ffn]
-    assert torch.equal(out, block(X))
-    assert not torch.allclose(block.wiring(X, torch.zeros_like, block.ffn), out)
-    assert not torch.allclose(block.wiring(X, block.attention, torch.zeros_like), out)
+    for i, stream in enumerate(block(*streams) if len(streams) > 1 else [block(*streams)]):
+        assert torch.equal(out[i], stream)
+        assert not torch.allclose(run(torch.zeros_like, block.ffn)[i], stream)
+        assert not torch.allclose(run(block.attention, torch.zeros_like)[i], stream)
 
 
 @each_wiring
 def test_alpha_moves_the_output(name):
-    one, X = block_of(name, alpha=1.0), randn(5, 8)
+    one, streams = shaken(name, alpha=1.0), enter(name, randn(5, 8))
     two = block_of(name, alpha=2.0)
     two.load_state_dict(one.state_dict())
-    assert not torch.allclose(one(X), two(X))
+    for a, b in zip(streams_of(one(*streams)), streams_of(two(*streams)), strict=True):
+        assert not torch.allclose(a, b)
 
 
 @each_wiring
 def test_the_input_is_left_alone(name):
     block, X = block_of(name), randn(2, 5, 8)
-    before = X.clone()
-    states = block.steps(X)
+    before, streams = X.clone(), enter(name, X)
+    copies = [stream.clone() for stream in streams]
+    states = block.steps(*streams)
     assert torch.equal(X, before)
+    assert all(torch.equal(stream, copy) for stream, copy in zip(streams, copies, strict=True))
     assert len({state.data_ptr() for state in states.values()}) == len(states)
 
 
@@ -85,7 +114,7 @@ def test_the_input_is_left_alone(name):
 def test_the_ending_keeps_the_shape(name):
     ending = WIRINGS[name].ending(Design(1, 8, 2, wiring=name))
     assert isinstance(ending, nn.Module)
-    assert ending(torch.randn(2, 5, 8)).shape == (2, 5, 8)
+    assert ending(*enter(name, torch.randn(2, 5, 8))).shape == (2, 5, 8)
 
 
 def test_post_norm_ends_with_its_last_block_and_pre_norm_with_a_norm():

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from depthscope._registry import lookup
-from depthscope.models.design import Design
+from depthscope.models.design import Design, State
 
 
 class SelfAttention(nn.Module):
@@ -53,30 +53,40 @@ class SelfAttention(nn.Module):
 
 
 class Block(nn.Module):
-    """One block: attention and feed-forward, joined by a wiring. X (..., n, d) -> (..., n, d)."""
+    """One block: attention and feed-forward, joined by a wiring. X (..., n, d) -> (..., n, d).
+
+    Where a wiring has further streams, they follow X and come back after it: block(X, D) -> (X, D).
+    """
 
     def __init__(self, design: Design, index: int = 1) -> None:
         super().__init__()
         self.attention = SelfAttention(design)
         self.ffn = lookup("activation", design.activation)(design)
         self.wiring = lookup("wiring", design.wiring)(design, index)
+        self.wiring.fit_(self.attention, self.ffn)
         self.h, self.weights = design.h, design.weights
         self.reset_parameters()
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Draw the matrices anew, by the law of the design."""
-        law = lookup("weight law", self.weights)
-        for role, matrix in self.matrices():
-            law(matrix.weight, matrix.bias, role.rpartition(".")[-1], self.h)
+        for path, matrix in self.matrices():
+            self.draw_(path, matrix.weight, matrix.bias)
+
+    @torch.no_grad()
+    def draw_(self, path: str, weight: Tensor, bias: Tensor | None) -> None:
+        """Fill one matrix by the law of the design and the gain of the wiring; leading axes are independent copies."""
+        role = path.rpartition(".")[-1]
+        lookup("weight law", self.weights)(weight, bias, role, self.h)
+        weight.mul_(self.wiring.gain(role))
 
     def matrices(self) -> list[tuple[str, nn.Linear]]:
         """The weight matrices with their names; the last part of a name is the paper's letter."""
         return [(name, module) for name, module in self.named_modules() if isinstance(module, nn.Linear)]
 
-    def steps(self, X: Tensor) -> dict[str, Tensor]:
+    def steps(self, X: Tensor, *streams: Tensor) -> dict[str, Tensor]:
         """The states inside the block by their letters, in the order in which they arise; the last is the output."""
-        return self.wiring.steps(X, self.attention, self.ffn)
+        return self.wiring.steps((X, *streams) if streams else X, self.attention, self.ffn)
 
-    def forward(self, X: Tensor) -> Tensor:
-        return self.wiring(X, self.attention, self.ffn)
+    def forward(self, X: Tensor, *streams: Tensor) -> State:
+        return self.wiring((X, *streams) if streams else X, self.attention, self.ffn)

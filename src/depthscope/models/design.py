@@ -3,9 +3,12 @@
 from dataclasses import dataclass, fields
 from typing import Any
 
+from torch import Tensor
+
 from depthscope._registry import lookup, unknown
 from depthscope.errors import UnknownNameError, UsageError
 
+State = Tensor | tuple[Tensor, ...]  # what flows between blocks: the main stream, or it and a wiring's further streams
 TABLE_OF = {"wiring": "wiring", "attention": "attention", "activation": "activation", "weights": "weight law"}
 
 
@@ -76,3 +79,8 @@ def design_of(where: str, **choices: Any) -> Design:
         if name not in known:
             raise UnknownNameError(f"{where}: " + unknown("choice", name, known))
     return Design(**choices)
+
+
+def streams_of(state: State) -> tuple[Tensor, ...]:
+    """The streams of a state, the main one first."""
+    return state if isinstance(state, tuple) else (state,)

@@ -8,17 +8,19 @@ from torch import Tensor, nn
 from depthscope._registry import lookup
 from depthscope.errors import ShapeError
 from depthscope.models.block import Block
-from depthscope.models.design import Design, design_of
+from depthscope.models.design import Design, design_of, streams_of
 
 
 class Transformer(nn.Module):
-    """The blocks one after another, then the wiring's ending. X (..., n, d) -> (..., n, d)."""
+    """The wiring's beginning, the blocks one after another, the wiring's ending. X (..., n, d) -> (..., n, d)."""
 
     def __init__(self, design: Design) -> None:
         super().__init__()
         self.design = design
+        wiring = lookup("wiring", design.wiring)
+        self.beginning = wiring.beginning(design)
         self.blocks = nn.ModuleList(Block(design, index + 1) for index in range(design.depth))
-        self.ending = lookup("wiring", design.wiring).ending(design)
+        self.ending = wiring.ending(design)
 
     def forward(self, X: Tensor) -> Tensor:
         if X.ndim < 2 or X.shape[-1] != self.design.d or not X.is_floating_point():
@@ -26,9 +28,10 @@ class Transformer(nn.Module):
                 f"transformer: X must be embedded tokens (..., n, {self.design.d}) of floating point; "
                 f"got {tuple(X.shape)} {X.dtype}. Embed ids first, or build the model with another d=."
             )
+        streams = streams_of(self.beginning(X))
         for block in self.blocks:
-            X = block(X)
-        return self.ending(X)
+            streams = streams_of(block(*streams))
+        return self.ending(*streams)
 
     def __iter__(self) -> Iterator[Block]:
         return iter(self.blocks)  # type: ignore[arg-type]

@@ -1,0 +1,32 @@
+"""DeepNorm: post-norm with a heavier skip and smaller branches at the start (Wang et al. 2022, 2203.00555).
+
+alpha_N = (2N)^(1/4) on the skip, beta = (8N)^(-1/4) on the matrices W, W_O, W_1, W_2 (not W_q, W_k): the paper's values
+for a model that is an encoder or a decoder alone. The paper draws the matrices by Xavier's law: weights="xavier".
+"""
+
+import torch
+from torch import Tensor, nn
+
+from depthscope._registry import shelve
+from depthscope.models.design import Design
+from depthscope.models.wirings._wiring import Branch, Wiring
+
+
+@shelve("wiring", name="deep_norm")
+class DeepNorm(Wiring):
+    """Y_1 = alpha_N X + alpha SA(X), Y_2 = LN(Y_1), Y_3 = alpha_N Y_2 + FFN(Y_2), Y_4 = LN(Y_3); alpha_N^4 = 2 depth"""
+
+    def __init__(self, design: Design, index: int) -> None:
+        super().__init__(design, index)
+        self.alpha_N, self.beta = (2 * design.depth) ** 0.25, (8 * design.depth) ** -0.25
+        self.norm_1, self.norm_2 = nn.LayerNorm(design.d), nn.LayerNorm(design.d)
+
+    def gain(self, role: str) -> float:
+        return self.beta if role in ("W", "W_O", "W_1", "W_2") else 1.0
+
+    def steps(self, X: Tensor, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
+        Y_1 = torch.add(self.alpha_N * X, SA(X), alpha=self.alpha)
+        Y_2 = self.norm_1(Y_1)
+        Y_3 = self.alpha_N * Y_2 + FFN(Y_2)
+        Y_4 = self.norm_2(Y_3)
+        return {"Y_1": Y_1, "Y_2": Y_2, "Y_3": Y_3, "Y_4": Y_4}

@@ -1,0 +1,28 @@
+"""Mix-LN: the first quarter of the blocks in post-norm order, the rest in pre-norm (Li et al. 2024, 2412.13795)."""
+
+from torch import Tensor, nn
+
+from depthscope._registry import shelve
+from depthscope.models.design import Design
+from depthscope.models.wirings._wiring import Branch, Wiring
+from depthscope.models.wirings.post_norm import PostNorm
+from depthscope.models.wirings.pre_norm import PreNorm
+
+SHARE = 0.25  # the paper's a: 3 blocks of 12
+
+
+@shelve("wiring", name="mix_ln")
+class MixLN(Wiring):
+    """blocks l <= depth / 4 as post_norm, the others as pre_norm; one more LN after the last block"""
+
+    def __init__(self, design: Design, index: int) -> None:
+        super().__init__(design, index)
+        self.wired = (PostNorm if index <= SHARE * design.depth else PreNorm)(design, index)
+        self.reads = self.wired.reads
+
+    def steps(self, X: Tensor, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
+        return self.wired.steps(X, SA, FFN)
+
+    @staticmethod
+    def ending(design: Design) -> nn.Module:
+        return nn.LayerNorm(design.d)

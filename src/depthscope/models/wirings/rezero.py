@@ -1,0 +1,22 @@
+"""ReZero: no norms, one learnable scalar for both branches that starts at 0 (Bachlechner et al. 2020, 2003.04887)."""
+
+import torch
+from torch import Tensor, nn
+
+from depthscope._registry import shelve
+from depthscope.models.design import Design
+from depthscope.models.wirings._wiring import Branch, Wiring
+
+
+@shelve("wiring", name="rezero")
+class ReZero(Wiring):
+    """Y = X + a alpha SA(X),  Z = Y + a FFN(Y);  a = 0 at the start, one for each block: the identity"""
+
+    def __init__(self, design: Design, index: int) -> None:
+        super().__init__(design, index)
+        self.a = nn.Parameter(torch.zeros(()))
+
+    def steps(self, X: Tensor, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
+        Y = X + self.a * self.alpha * SA(X)
+        Z = Y + self.a * FFN(Y)
+        return {"Y": Y, "Z": Z}

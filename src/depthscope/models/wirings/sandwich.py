@@ -1,0 +1,33 @@
+"""Sandwich-LN: pre-norm with a second norm at the end of each branch (Ding et al. 2021, CogView, 2105.13290)."""
+
+import torch
+from torch import Tensor, nn
+
+from depthscope._registry import shelve
+from depthscope.models.design import Design
+from depthscope.models.wirings._wiring import Branch, Wiring
+
+
+@shelve("wiring", name="sandwich")
+class Sandwich(Wiring):
+    """X_hat = LN(X), A = LN(SA(X_hat)), Y = X + alpha A, Y_hat = LN(Y), F = LN(FFN(Y_hat)), Z = Y + F; LN at end"""
+
+    reads = "X_hat"
+
+    def __init__(self, design: Design, index: int) -> None:
+        super().__init__(design, index)
+        self.norm_1, self.norm_2 = nn.LayerNorm(design.d), nn.LayerNorm(design.d)
+        self.norm_a, self.norm_f = nn.LayerNorm(design.d), nn.LayerNorm(design.d)
+
+    def steps(self, X: Tensor, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
+        X_hat = self.norm_1(X)
+        A = self.norm_a(SA(X_hat))
+        Y = torch.add(X, A, alpha=self.alpha)
+        Y_hat = self.norm_2(Y)
+        F = self.norm_f(FFN(Y_hat))
+        Z = Y + F
+        return {"X_hat": X_hat, "A": A, "Y": Y, "Y_hat": Y_hat, "F": F, "Z": Z}
+
+    @staticmethod
+    def ending(design: Design) -> nn.Module:
+        return nn.LayerNorm(design.d)

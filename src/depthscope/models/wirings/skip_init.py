@@ -1,0 +1,35 @@
+"""SkipInit: a learnable scalar at the end of each branch that starts at 0 (De & Smith 2020, 2002.10444).
+
+The paper's networks had batch norm to replace; in Transformers the norms stay, in pre-norm order,
+and a block is the identity at the start.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from depthscope._registry import shelve
+from depthscope.models.design import Design
+from depthscope.models.wirings._wiring import Branch, Wiring
+
+
+@shelve("wiring", name="skip_init")
+class SkipInit(Wiring):
+    """X_hat = LN(X),  Y = X + a_1 alpha SA(X_hat),  Y_hat = LN(Y),  Z = Y + a_2 FFN(Y_hat);  LN at the end"""
+
+    reads = "X_hat"
+
+    def __init__(self, design: Design, index: int) -> None:
+        super().__init__(design, index)
+        self.a_1, self.a_2 = nn.Parameter(torch.zeros(())), nn.Parameter(torch.zeros(()))
+        self.norm_1, self.norm_2 = nn.LayerNorm(design.d), nn.LayerNorm(design.d)
+
+    def steps(self, X: Tensor, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
+        X_hat = self.norm_1(X)
+        Y = X + self.a_1 * self.alpha * SA(X_hat)
+        Y_hat = self.norm_2(Y)
+        Z = Y + self.a_2 * FFN(Y_hat)
+        return {"X_hat": X_hat, "Y": Y, "Y_hat": Y_hat, "Z": Z}
+
+    @staticmethod
+    def ending(design: Design) -> nn.Module:
+        return nn.LayerNorm(design.d)

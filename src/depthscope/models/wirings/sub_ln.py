@@ -1,0 +1,56 @@
+"""Sub-LN: pre-norm with a second norm inside each branch, before W_O and before W_2 (Wang et al. 2022, 2210.06423).
+
+The matrices W, W_O, W_1, W_2 are drawn with the gain sqrt(log 2N). Without W_O (output=False) attention ends with its
+second norm, which then stands in the place of W_O.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from depthscope._registry import shelve
+from depthscope.models.design import Design
+from depthscope.models.wirings._wiring import Branch, Wiring
+
+
+class _Projection(nn.Linear):
+    """LN(X) W in the place of a matrix W; no name of a norm, which a scan would take it for."""
+
+    def __init__(self, W: nn.Linear) -> None:
+        super().__init__(W.in_features, W.out_features, bias=W.bias is not None)
+        self.norm = nn.LayerNorm(W.in_features)
+
+    def forward(self, X: Tensor) -> Tensor:
+        return super().forward(self.norm(X))
+
+
+@shelve("wiring", name="sub_ln")
+class SubLN(Wiring):
+    """X_hat = LN(X), Y = X + alpha LN(heads(X_hat)) W_O, Y_hat = LN(Y), Z = Y + LN(hidden(Y_hat)) W_2; LN at the end"""
+
+    reads = "X_hat"
+
+    def __init__(self, design: Design, index: int) -> None:
+        super().__init__(design, index)
+        self.gamma = math.log(2 * design.depth) ** 0.5
+        self.norm_1, self.norm_2 = nn.LayerNorm(design.d), nn.LayerNorm(design.d)
+
+    def gain(self, role: str) -> float:
+        return self.gamma if role in ("W", "W_O", "W_1", "W_2") else 1.0
+
+    def fit_(self, attention: nn.Module, ffn: nn.Module) -> None:
+        W_O, W_2 = attention.W_O, ffn.W_2
+        attention.W_O = _Projection(W_O) if isinstance(W_O, nn.Linear) else nn.LayerNorm(self.norm_1.normalized_shape)
+        ffn.W_2 = _Projection(W_2)  # type: ignore[arg-type]
+
+    def steps(self, X: Tensor, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
+        X_hat = self.norm_1(X)
+        Y = torch.add(X, SA(X_hat), alpha=self.alpha)
+        Y_hat = self.norm_2(Y)
+        Z = Y + FFN(Y_hat)
+        return {"X_hat": X_hat, "Y": Y, "Y_hat": Y_hat, "Z": Z}
+
+    @staticmethod
+    def ending(design: Design) -> nn.Module:
+        return nn.LayerNorm(design.d)
