@@ -1,12 +1,17 @@
 """fix_ and DeEscalate: eq. (21), undone bit for bit, refused where it would be wrong."""
 
+import json
+
 import pytest
 import torch
 import transformers as T
 from torch import Tensor, nn
 
 import depthscope as ds
-from depthscope.errors import BlocksNotFoundError, CausalLeakError, HookError, MaskError, UnknownNameError, UsageError
+from depthscope.errors import BlocksNotFoundError, CausalLeakError, HookError, UnknownNameError, UsageError
+from depthscope.remedies._fix import SITES as ALL_SITES
+
+SITES = [site for site in ALL_SITES if site != "attn"]
 
 X = torch.randn(3, 7, 16, generator=torch.Generator().manual_seed(2))
 IDS = torch.randint(1, 99, (3, 7), generator=torch.Generator().manual_seed(2))
@@ -70,18 +75,96 @@ def test_tau_zero_changes_nothing() -> None:
             torch.testing.assert_close(model(X), before)
 
 
-def test_a_causal_model_is_refused() -> None:
-    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 99, "bos_token_id": 0, "eos_token_id": 0}
-    with pytest.raises(CausalLeakError, match="every token would see its future"):
-        ds.fix_(T.GPT2Model(T.GPT2Config(**sizes)), ds.remedies.DeEscalate())
+def gpt2() -> nn.Module:
+    sizes = {"n_embd": 32, "n_layer": 3, "n_head": 4, "vocab_size": 99, "bos_token_id": 0, "eos_token_id": 0}
+    return T.GPT2Model(T.GPT2Config(**sizes)).eval()
 
 
-def test_padding_is_refused() -> None:
+def llama() -> nn.Module:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64}
+    return T.LlamaModel(T.LlamaConfig(**sizes, num_key_value_heads=2, vocab_size=99)).eval()
+
+
+def earlier_outputs_that_move(model: nn.Module) -> float:
+    """How much the outputs before token 4 move when token 4 changes."""
+    other = IDS.clone()
+    other[:, 4] = (other[:, 4] + 1) % 99
+    with torch.no_grad():
+        outs = [model(ids, use_cache=False).last_hidden_state for ids in (IDS, other)]
+    assert not torch.equal(outs[0][:, 4:], outs[1][:, 4:])
+    return float((outs[0][:, :4] - outs[1][:, :4]).abs().max())
+
+
+@pytest.mark.parametrize("build", [gpt2, llama])
+@pytest.mark.parametrize("at", SITES)
+def test_a_causal_model_gets_the_causal_form_and_no_token_sees_its_future(build, at: str) -> None:
+    model = build()
+    with ds.fix_(model, ds.remedies.DeEscalate(), at=at) as fix:
+        assert earlier_outputs_that_move(model) == 0.0
+        assert fix.fired == 2 * 3 and repr(fix) == f"DeEscalate(tau=1, form=sink) at {at}"
+
+
+def test_a_leak_must_be_insisted_on_and_is_labelled() -> None:
+    model = gpt2()
+    with ds.fix_(model, ds.remedies.DeEscalate(), causal="leak") as fix:
+        assert earlier_outputs_that_move(model) > 1e-3
+        assert "LEAKS the future" in repr(fix)
+        assert ds.scan(model, IDS).remedies == ["DeEscalate(tau=1) at block_out (LEAKS the future)"]
+
+
+def test_a_remedy_without_a_causal_form_is_refused() -> None:
+    model = gpt2()
+    with ds.fix_(model, ds.remedies.SoftDecay()), pytest.raises(CausalLeakError, match="it has none, because"):
+        model(IDS)
+
+
+def test_where_attention_is_not_seen_the_user_must_say_whether_it_is_causal() -> None:
+    class Mixer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Sequential(nn.Linear(16, 16)) for _ in range(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    model = Mixer()
+    with ds.fix_(model, ds.remedies.DeEscalate()), pytest.raises(CausalLeakError, match='Pass causal="no"'):
+        model(X)
+    with ds.fix_(model, ds.remedies.DeEscalate(), causal="no"):
+        assert float(ds.metrics.t_sim(model(X)).max()) < 1e-6
+    with pytest.raises(UnknownNameError, match="no choice of causal is called 'maybe'"):
+        ds.fix_(model, ds.remedies.DeEscalate(), causal="maybe")
+
+
+@pytest.mark.parametrize("at", SITES)
+def test_padding_does_not_matter(at: str) -> None:
     model = bert()
     mask = torch.ones(3, 7, dtype=torch.long)
     mask[:, 5:] = 0
-    with ds.fix_(model, ds.remedies.DeEscalate()), pytest.raises(MaskError, match="this batch has padding"):
-        model(input_ids=IDS, attention_mask=mask)
+    with torch.no_grad(), ds.fix_(model, ds.remedies.DeEscalate(), at=at):
+        padded = model(input_ids=IDS, attention_mask=mask).last_hidden_state[:, :5]
+        short = model(input_ids=IDS[:, :5]).last_hidden_state
+    torch.testing.assert_close(padded, short, rtol=1e-4, atol=1e-5)
+
+
+def test_a_key_value_cache_is_refused() -> None:
+    model = gpt2()
+    with torch.no_grad(), ds.fix_(model, ds.remedies.DeEscalate()):
+        cache = model(IDS, use_cache=True).past_key_values
+        with pytest.raises(UsageError, match=r"7 tokens of it are in a key-value cache\. Pass use_cache=False"):
+            model(IDS[:, :1], past_key_values=cache)
+
+
+def test_a_fix_is_described_and_built_again() -> None:
+    model = bert()
+    with torch.no_grad():
+        with ds.fix_(model, ds.remedies.DeEscalate(0.3), at="sa_sum", blocks="encoder.layer.[01]") as fix:
+            first, data = model(IDS).last_hidden_state, json.loads(json.dumps(fix.describe()))
+        with ds.fix_(model, data) as again:
+            assert torch.equal(model(IDS).last_hidden_state, first)
+    assert again.fired == 2 and again.describe() == data
 
 
 def test_a_remedy_that_never_acts_is_an_error() -> None:
@@ -102,7 +185,6 @@ def test_a_remedy_that_never_acts_is_an_error() -> None:
     ("call", "error", "message"),
     [
         (lambda: ds.fix_(encoder(), ds.remedies.DeEscalate(), at="block_end"), UnknownNameError, "block_"),
-        (lambda: ds.fix_(encoder(batch_first=False), ds.remedies.DeEscalate()), UsageError, "batch_first=True"),
         (lambda: ds.fix_(nn.Linear(2, 2), ds.remedies.DeEscalate()), BlocksNotFoundError, "none was seen in Linear"),
         (lambda: ds.fix_(encoder(), "de_escalate"), UsageError, "must be an nn.Module"),
         (lambda: ds.remedies.DeEscalate(tau=1.5), UsageError, r"tau must lie in \[0, 1\]; got 1.5"),

@@ -1,6 +1,7 @@
 """Readings of one or more batches become one Scan: means over samples, and notes on what a reader should know."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -66,7 +67,7 @@ def assemble(model: nn.Module, readings: list[Reading]) -> Scan:
         gradients=_gradients(readings),
         residuals=residuals,
         without_dropout=_without_dropout(readings),
-        remedies=_remedies(model),
+        remedies=[repr(fix) for fix in fixes_in(model)],
         broken=next((r.first_broken() for r in readings if r.first_broken() is not None), None),
         notes=notes,
     )
@@ -165,10 +166,10 @@ def _without_dropout(readings: list[Reading]) -> Tensor | None:
     return torch.cat(rows, dim=-1).mean(-1).cpu() if rows else None
 
 
-def _remedies(model: nn.Module) -> list[str]:
-    """The remedies that fix_ has put into the model, read off its hooks."""
-    hooks = [h for m in model.modules() for h in (*m._forward_hooks.values(), *m._forward_pre_hooks.values())]
-    return list(dict.fromkeys(h.depthscope_remedy for h in hooks if hasattr(h, "depthscope_remedy")))
+def fixes_in(model: nn.Module) -> list[Any]:
+    """What fix_ has put into the model, read off its hooks."""
+    hooks = [hook for module in model.modules() for hook in module._forward_pre_hooks.values()]
+    return list(dict.fromkeys(hook.depthscope_fix for hook in hooks if hasattr(hook, "depthscope_fix")))
 
 
 def _parameter_ids(model: nn.Module, reading: Reading, block: int | None = None) -> set[int]:

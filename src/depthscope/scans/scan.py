@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from depthscope._registry import TABLES, lookup
 from depthscope.errors import DepthscopeError, ForwardError, UsageError
-from depthscope.scans.assemble import assemble
+from depthscope.scans.assemble import assemble, fixes_in
 from depthscope.scans.readers import AttentionReader, StateReader, float64
 from depthscope.scans.reading import Reading
 from depthscope.scans.record import Scan
@@ -92,6 +92,8 @@ class Settings:
 
     def read(self, model: nn.Module, batch: Batch) -> Reading:
         """Everything about one batch; a second pass only where the first one cannot answer."""
+        for fix in fixes_in(model):
+            fix.prepare(batch.args, batch.kwargs)  # a fix looks at the model in a pass of its own: not under the watch
         reading = self._run(model, batch, Frames())
         square = any(reading.log.frames.is_ambiguous(b.source.shape) for b in reading.blocks)
         if square or reading.blocks[0].source.axis == 0:

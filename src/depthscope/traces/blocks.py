@@ -86,7 +86,10 @@ def blocks_by_name(model: nn.Module, blocks: str | Iterable[str] | None) -> list
     if blocks is not None:
         return sorted(candidates(model, blocks), key=_natural)
     families: dict[str, list[str]] = {}
-    for path in sorted(candidates(model, None), key=_natural):
+    entries = {
+        p for p, m in model.named_modules() if isinstance(m, nn.ModuleList) and _NUMBER.search(p.rpartition(".")[2])
+    }
+    for path in sorted(candidates(model, None) | entries, key=_natural):
         families.setdefault(template(path), []).append(path)
     alike = {key: paths for key, paths in families.items() if len({type(model.get_submodule(p)) for p in paths}) == 1}
     outer = [k for k in alike if not any(k != other and k.startswith(other + ".") for other in alike)]

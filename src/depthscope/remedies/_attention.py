@@ -1,0 +1,61 @@
+"""Remedies that change how attention mixes: they act on P, on the values, or on queries and keys."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from depthscope.errors import UsageError
+from depthscope.remedies._remedy import Remedy
+
+
+class AttentionRemedy(Remedy):
+    """P, v -> what attention gives back. Acts at the site "attn", on any model whose attention is seen.
+
+    A remedy writes `pattern` (P -> P'), or `mix` where it needs the values too, or `aim` where it changes queries and
+    keys. All are causal-safe: the uniform matrix U has the zeros of P, so under a causal mask it is the prefix mean.
+    """
+
+    at = "attn"
+
+    @property
+    def causal_safe(self) -> bool:
+        return True
+
+    def pattern(self, P: Tensor) -> Tensor:
+        """The matrix that takes P's place, (..., n, n)."""
+        return P
+
+    def mix(self, P: Tensor, v: Tensor) -> Tensor:
+        """What attention gives back for values v (..., n, d_h)."""
+        return self.pattern(P) @ v
+
+    def aim(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys that take the place of q and k."""
+        return q, k
+
+    def begin(self) -> None:
+        """A forward pass begins: forget what was kept of the last one."""
+
+    def from_qkv(self, q: Tensor, k: Tensor, v: Tensor, attention: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        return self.mix(attention(*self.aim(q, k)), v)
+
+    def from_pattern(self, P: Tensor) -> Tensor:
+        own = type(self)
+        if own.mix is not AttentionRemedy.mix or own.aim is not AttentionRemedy.aim:
+            raise UsageError(
+                f"fix_: {own.__name__} needs the queries, keys and values; this model takes the softmax by itself. "
+                'Load it with attn_implementation="sdpa".'
+            )
+        return self.pattern(P)
+
+
+def uniform(P: Tensor) -> Tensor:
+    """U_ij = 1[P_ij > 0] / #{j: P_ij > 0}: 1 1^T / n without a mask, the prefix mean under a causal one."""
+    seen = (P > 0).to(P.dtype)
+    return seen / seen.sum(-1, keepdim=True).clamp_min(1)
+
+
+def identity(P: Tensor) -> Tensor:
+    """I (n, n) in the dtype of P."""
+    return torch.eye(P.shape[-1], dtype=P.dtype, device=P.device)

@@ -1,0 +1,58 @@
+"""ContraNorm: push every token away from those it resembles (Guo et al. 2023)."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from depthscope._registry import shelve
+from depthscope.errors import UsageError
+from depthscope.remedies._remedy import Remedy
+
+
+@shelve("remedy")
+class ContraNorm(Remedy):
+    """Y = LN(X - s A X),  A = softmax(x_i . x_j / (|x_i| |x_j| T)).    Guo et al. 2023, ContraNorm.
+
+    X (..., n, d) -> Y (..., n, d). form "plain" is the above, "identity" is LN((1 + s) X - s A X), an option of the
+    official code. over: "all" tokens as published, or "prefix", the softmax masked to s <= t. LN has no weights.
+    scale = 0 is the identity, without LN; the official code still normalises there.
+    """
+
+    at = "sa_sum"
+    source = "Guo et al. 2023 (2303.06562), ContraNorm; code PKU-ML/ContraNorm; causal form ours"
+    off = {"scale": 0.0}
+    choices = {"form": ("plain", "identity"), "over": ("all", "prefix")}
+    causal = {"over": "prefix"}
+
+    def __init__(
+        self,
+        scale: float = 0.1,
+        *,
+        temperature: float = 1.0,
+        form: str = "plain",
+        over: str = "all",
+        eps: float = 1e-6,
+    ) -> None:
+        super().__init__()
+        if not temperature > 0:
+            raise UsageError(f"ContraNorm: temperature must be positive; got {temperature}. The paper's is 1.")
+        self.scale, self.temperature, self.eps = float(scale), float(temperature), eps
+        self.form, self.over = self._choose("form", form), self._choose("over", over)
+
+    @property
+    def causal_safe(self) -> bool:
+        return self.is_off or self.over != "all"
+
+    def act(self, X: Tensor, mask: Tensor | None) -> Tensor:
+        unit = F.normalize(X, dim=-1)
+        seen, causal = None, self.over == "prefix"
+        if mask is not None:
+            n = X.shape[-2]
+            seen = mask.unsqueeze(-2).expand(*mask.shape, n)  # (..., n, n): row t sees column s
+            seen = seen.tril() if causal else seen
+            seen = seen | torch.eye(n, dtype=torch.bool, device=X.device)  # rows that see nothing may be NaN
+        A_X = F.scaled_dot_product_attention(
+            unit, unit, X, attn_mask=seen, is_causal=causal and mask is None, scale=1 / self.temperature
+        )
+        kept = X if self.form == "plain" else (1 + self.scale) * X
+        return F.layer_norm(kept - self.scale * A_X, X.shape[-1:], eps=self.eps)

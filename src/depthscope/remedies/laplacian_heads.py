@@ -1,0 +1,24 @@
+"""Laplacian heads: some heads take differences instead of means (2602.09297)."""
+
+import torch
+from torch import Tensor
+
+from depthscope._registry import shelve
+from depthscope.remedies._attention import AttentionRemedy, identity
+
+
+@shelve("remedy")
+class LaplacianHeads(AttentionRemedy):
+    """P'_k = I - P_k for the first round(share h) heads, P_k for the others.    2602.09297"""
+
+    source = "arXiv 2602.09297"
+    off = {"share": 0.0}
+
+    def __init__(self, share: float = 0.5) -> None:
+        super().__init__()
+        self.share = self._within("share", share, 0.0, 1.0, "The share of heads that take differences.")
+
+    def pattern(self, P: Tensor) -> Tensor:
+        heads = P.shape[-3]
+        differ = torch.arange(heads, device=P.device) < round(self.share * heads)
+        return torch.where(differ.view(-1, 1, 1), identity(P) - P, P)

@@ -1,0 +1,27 @@
+"""NeuTRENO: pull every layer's values back to those of the first (Nguyen et al. 2023)."""
+
+from torch import Tensor
+
+from depthscope._registry import shelve
+from depthscope.remedies._attention import AttentionRemedy
+
+
+@shelve("remedy")
+class NeuTRENO(AttentionRemedy):
+    """SA_l = P v_l + lam (v_1 - v_l), v_1 the values of the first layer.    Nguyen et al. 2023 (2312.00751)"""
+
+    source = "Nguyen, Nguyen & Baraniuk 2023 (2312.00751); lam 0.6 for DeiT"
+    off = {"lam": 0.0}
+
+    def __init__(self, lam: float = 0.6) -> None:
+        super().__init__()
+        self.lam = self._within("lam", lam, 0.0, 1e3, "0 does nothing.")
+        self._first: Tensor | None = None
+
+    def begin(self) -> None:
+        self._first = None
+
+    def mix(self, P: Tensor, v: Tensor) -> Tensor:
+        if self._first is None:
+            self._first = v
+        return P @ v + self.lam * (self._first - v)

@@ -1,0 +1,43 @@
+"""PairNorm: centre the tokens and give them a fixed mean length (Zhao & Akoglu 2020)."""
+
+from torch import Tensor
+
+from depthscope._registry import shelve
+from depthscope.remedies._mean import MEANS, running_mean, token_mean
+from depthscope.remedies._remedy import Remedy
+
+
+@shelve("remedy")
+class PairNorm(Remedy):
+    """Y = s C / sqrt(mean_i |c_i|^2),  C = X - mean token.    Zhao & Akoglu 2020, eq. (10) and (11).
+
+    X (..., n, d) -> Y (..., n, d). form "pn" scales all tokens alike, so that their squared lengths have the mean s^2;
+    "pn_si" gives each token the length s. mean: "full" as published; "prefix", "sink" and "past" use earlier tokens
+    only, in the mean and in the scale. strength (ours) mixes, (1 - strength) X + strength Y; 1 is the paper, 0 is off.
+    """
+
+    at = "block_out"
+    source = "Zhao & Akoglu 2020 (1909.12223), eq. (10)-(11); PN-SI section 3.3; code LingxiaoShawn/PairNorm"
+    off = {"strength": 0.0}
+    choices = {"form": ("pn", "pn_si"), "mean": MEANS}
+    causal = {"mean": "sink"}
+
+    def __init__(
+        self, scale: float = 1.0, *, strength: float = 1.0, form: str = "pn", mean: str = "full", eps: float = 1e-6
+    ) -> None:
+        super().__init__()
+        self.scale, self.eps = float(scale), eps
+        self.strength = self._within("strength", strength, 0.0, 1.0, "1 is PairNorm, 0 does nothing.")
+        self.form, self.mean = self._choose("form", form), self._choose("mean", mean)
+
+    @property
+    def causal_safe(self) -> bool:
+        return self.is_off or self.mean != "full"
+
+    def act(self, X: Tensor, mask: Tensor | None) -> Tensor:
+        C = X - token_mean(X, self.mean, mask)
+        length = C.square().sum(-1)  # (..., n), squared
+        if self.form == "pn":
+            length = running_mean(length if mask is None else length * mask, self.mean, mask)
+        Y = self.scale * C * (length + self.eps).rsqrt().unsqueeze(-1)
+        return X.lerp(Y, self.strength)

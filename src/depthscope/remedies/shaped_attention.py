@@ -1,0 +1,23 @@
+"""Shaped attention: the identity at first order, attention as a correction (Noci et al. 2023, He & Hofmann 2023)."""
+
+from torch import Tensor
+
+from depthscope._registry import shelve
+from depthscope.remedies._attention import AttentionRemedy, identity, uniform
+
+
+@shelve("remedy")
+class ShapedAttention(AttentionRemedy):
+    """P' = a I + b P - c U.    He & Hofmann 2023 (2311.01906), eq. (6); a = b = c = 1: Noci et al. 2023 (2306.17759)"""
+
+    source = "He & Hofmann 2023 (2311.01906); Noci et al. 2023 (2306.17759)"
+    off = {"a": 0.0, "b": 1.0, "c": 0.0}
+
+    def __init__(self, a: float = 1.0, b: float = 1.0, c: float = 1.0) -> None:
+        super().__init__()
+        self.a = self._within("a", a, -1e3, 1e3, "The weight of the identity.")
+        self.b = self._within("b", b, -1e3, 1e3, "The weight of attention.")
+        self.c = self._within("c", c, -1e3, 1e3, "The weight of the uniform matrix.")
+
+    def pattern(self, P: Tensor) -> Tensor:
+        return self.a * identity(P) + self.b * P - self.c * uniform(P)

@@ -1,0 +1,56 @@
+"""Let something else compute self-attention while a model runs, wherever the model computes it."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from depthscope.traces.attention import attention_in, is_mha, mha_body, sdpa_arguments
+
+
+class Attends(Protocol):
+    """What takes over: from queries, keys and values, or from P alone where the model takes a softmax of its own."""
+
+    def from_qkv(self, q: Tensor, k: Tensor, v: Tensor, attention: Callable[[Tensor, Tensor], Tensor]) -> Tensor: ...
+
+    def from_pattern(self, P: Tensor) -> Tensor: ...
+
+
+class Attend(TorchFunctionMode):
+    """While entered, hands every self-attention (as many queries as keys) to `attends`."""
+
+    def __init__(self, attends: Attends) -> None:
+        super().__init__()
+        self.attends = attends
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        if is_mha(func):
+            with self:
+                return mha_body(func)(*args, **kwargs)
+        name = getattr(func, "__name__", "")
+        if name == "scaled_dot_product_attention":
+            call = sdpa_arguments(args, kwargs)
+            q, k, v = call["query"], call["key"], call["value"]
+            if q.shape[-2] != k.shape[-2]:
+                return func(*args, **kwargs)
+            if call.get("enable_gqa") and q.shape[-3] != k.shape[-3]:
+                k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) for x in (k, v))
+            return self.attends.from_qkv(q, k, v, lambda q, k: probabilities(q, k, call))
+        result = func(*args, **kwargs)
+        seen = attention_in(func, name, args, kwargs, result)
+        return self.attends.from_pattern(result) if seen is not None else result
+
+
+def probabilities(q: Tensor, k: Tensor, call: dict[str, Any]) -> Tensor:
+    """P (..., n, n) as scaled_dot_product_attention would have it, its dropout included."""
+    scale = call.get("scale")
+    scores = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    bias = call.get("attn_mask")
+    if call.get("is_causal"):
+        bias = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if bias is not None:
+        scores = scores.masked_fill(~bias, -torch.inf) if bias.dtype == torch.bool else scores + bias
+    return torch.dropout(scores.softmax(-1), call.get("dropout_p") or 0.0, train=True)

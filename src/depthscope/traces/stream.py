@@ -1,0 +1,189 @@
+"""Follow the residual stream through the blocks of a running model, and change it at a named site.
+
+The stream starts at the block's input. A sum that has the stream (a norm or a multiple of it) as one operand moves it
+on: the first sum after attention is sa_sum, the next one ffn_sum. A norm of the stream before attention makes the block
+pre-norm. No names of modules are needed, and nothing is stored.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any
+
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from depthscope.traces.attention import attention_in, is_mha, mha_body
+from depthscope.traces.known import is_norm
+from depthscope.traces.look import Span
+from depthscope.traces.tokens import first_tokens, is_scalar
+from depthscope.traces.watch import NORMS, PRODUCTS, SUMS
+
+INNER = ("attn_in", "sa_sum", "ffn_in", "ffn_sum")
+Act = Callable[[str, str, Tensor], Tensor]  # (block, site, tokens) -> tokens
+
+
+@dataclass(eq=False)
+class Passage:
+    """One block that is running: its stream, what stands for it, and how far it has come."""
+
+    block: str
+    stream: Tensor
+    standing: list[Tensor] = field(default_factory=list)
+    attended: bool = False
+    pre_norm: bool = False
+    sums: int = 0
+    entered_ffn: bool = False
+    attention_reads: Tensor | None = None
+
+    def moves_to(self, stream: Tensor) -> Tensor:
+        self.stream, self.standing = stream, []
+        return stream
+
+    def is_stream(self, value: Any) -> bool:
+        return value is self.stream or any(value is other for other in self.standing)
+
+
+class Follow(TorchFunctionMode):
+    """While entered, hands the tokens at every inner site of the blocks to `act` and goes on with what it gives."""
+
+    def __init__(self, model: nn.Module, spans: list[Span], act: Act) -> None:
+        super().__init__()
+        self.model, self.spans, self.act = model, spans, act
+        self.open: Passage | None = None
+        self._norms = 0
+        self._handles: list[Any] = []
+
+    def __enter__(self) -> "Follow":
+        for entry, exit in {(span.entry, span.exit) for span in self.spans}:
+            first, last = self.model.get_submodule(entry), self.model.get_submodule(exit)
+            self._handles.append(first.register_forward_pre_hook(self._starts(entry), with_kwargs=True))
+            self._handles.append(last.register_forward_hook(self._ends, always_call=True))
+        inside = {id(m): m for root in self._roots() for m in self.model.get_submodule(root).modules()}
+        for module in inside.values():
+            if is_norm(module):
+                self._handles.append(module.register_forward_pre_hook(self._norm_starts))
+                self._handles.append(module.register_forward_hook(self._norm_ends, with_kwargs=True))
+            elif isinstance(module, nn.MultiheadAttention) or next(module.children(), None) is None:
+                self._handles.append(module.register_forward_pre_hook(self._reads, with_kwargs=True))
+        super().__enter__()
+        return self
+
+    def _roots(self) -> set[str]:
+        """The modules that hold all of a block: the block, or what its first and last module have above them."""
+        return {span.entry if span.entry == span.exit else _above(span.entry, span.exit) for span in self.spans}
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self.open, self._norms = None, 0
+
+    # modules
+
+    def _starts(self, path: str) -> Callable[..., None]:
+        def hook(_: nn.Module, args: tuple, kwargs: dict) -> None:
+            tokens = first_tokens(args, kwargs)
+            self.open = None if tokens is None else Passage(path, tokens)
+
+        return hook
+
+    def _ends(self, *_: Any) -> None:
+        self.open = None
+
+    def _norm_starts(self, *_: Any) -> None:
+        self._norms += 1
+
+    def _norm_ends(self, _: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
+        self._norms -= 1
+        source = first_tokens(args, kwargs)
+        return None if self._norms or not isinstance(output, Tensor) else self._normed(source, output)
+
+    def _reads(self, _: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+        """A matrix that reads the stream itself before attention: in post-norm blocks this is attention's input."""
+        now = self.open
+        if now is None or now.attended or now.pre_norm or not any(now.is_stream(v) for v in (*args, *kwargs.values())):
+            return None
+        if now.attention_reads is None:
+            now.attention_reads = self.act(now.block, "attn_in", now.stream)
+        new = now.attention_reads
+        return tuple(new if now.is_stream(v) else v for v in args), {
+            k: new if now.is_stream(v) else v for k, v in kwargs.items()
+        }
+
+    # functions
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        if is_mha(func):
+            with _Again(self):
+                return mha_body(func)(*args, **kwargs)
+        name = getattr(func, "__name__", "")
+        now, before = self.open, args[:2]
+        stands = [now is not None and now.is_stream(a) for a in before] if name in SUMS or name in PRODUCTS else []
+        result = func(*args, **kwargs)
+        if now is None:
+            return result
+        if name in SUMS:
+            whole = isinstance(result, Tensor) and all(
+                isinstance(a, Tensor) and a.shape == result.shape for a in before
+            )
+            return self._summed(now, result, in_place=name in ("add_", "__iadd__")) if any(stands) and whole else result
+        if name in PRODUCTS:
+            if any(stands) and any(is_scalar(a) for a in before):
+                now.standing.append(result)
+        elif name in NORMS and not self._norms:
+            return self._normed(args[0], result)
+        elif attention_in(func, name, args, kwargs, result) is not None:
+            now.attended = True
+        return result
+
+    def _summed(self, now: Passage, result: Tensor, *, in_place: bool) -> Tensor:
+        if not now.attended:
+            return now.moves_to(result)
+        now.sums += 1
+        new = result
+        if now.sums == 1:
+            new = self.act(now.block, "sa_sum", new)
+            if now.pre_norm:  # the stream that the feed-forward network's norm reads, residual included
+                new, now.entered_ffn = self.act(now.block, "ffn_in", new), True
+        elif now.sums == 2:
+            new = self.act(now.block, "ffn_sum", new)
+        if in_place and new is not result:
+            new = result.copy_(new)
+        return now.moves_to(new)
+
+    def _normed(self, source: Any, result: Tensor) -> Tensor:
+        now = self.open
+        if now is None or not now.is_stream(source):
+            return result
+        if not now.attended:
+            now.pre_norm = True
+            result = self.act(now.block, "attn_in", result)
+            now.standing.append(result)
+            return result
+        if now.sums == 1 and not now.entered_ffn:  # post-norm: the norm's output is the stream
+            now.entered_ffn = True
+            return now.moves_to(self.act(now.block, "ffn_in", result))
+        now.standing.append(result)
+        return result
+
+
+def _above(one: str, other: str) -> str:
+    """The path that two paths share."""
+    pairs = zip(one.split("."), other.split("."), strict=False)
+    return ".".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+class _Again:
+    """Enter only the function mode of a Follow, without hooking the modules again."""
+
+    def __init__(self, follow: Follow) -> None:
+        self.follow = follow
+
+    def __enter__(self) -> None:
+        TorchFunctionMode.__enter__(self.follow)
+
+    def __exit__(self, *error: Any) -> None:
+        TorchFunctionMode.__exit__(self.follow, *error)

@@ -1,0 +1,383 @@
+"""Every remedy on the shelf keeps what it declares about itself, also the one that is added tomorrow."""
+
+import inspect
+import itertools
+import json
+import re
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from depthscope import remedies
+from depthscope._registry import TABLES
+from depthscope.errors import CausalLeakError, MaskError, ShapeError, UnknownNameError, UsageError
+from depthscope.remedies._remedy import Remedy
+
+SHELF = {name: kind for name, kind in TABLES["remedy"].items() if kind.at != "attn"}  # those at a site of tokens
+SITES = ("block_in", "attn_in", "sa_sum", "ffn_in", "ffn_sum", "block_out")
+B, N, D = 2, 6, 4
+GARBAGE = [0.0, 1e4, -3.0, torch.nan, torch.inf]
+
+
+def arguments(name: str) -> dict[str, inspect.Parameter]:
+    return dict(inspect.signature(SHELF[name]).parameters)
+
+
+def build(name: str, **options) -> Remedy:
+    """The remedy with its width where it wants one; learned strengths away from their start, so that they show."""
+    needed = {key: D for key in arguments(name) if key == "d"}
+    remedy = SHELF[name](**needed | options)
+    if remedy.is_off and not set(SHELF[name].off) & set(options):  # off until it has learned something
+        remedy = SHELF[name](**needed | options | {key: 0.3 / i for i, key in enumerate(SHELF[name].off, start=1)})
+    draws = torch.Generator().manual_seed(1)  # one for all parameters: equal ones could cancel
+    with torch.no_grad():
+        for parameter in remedy.parameters():
+            parameter += 0.3 + 0.2 * torch.randn(parameter.shape, generator=draws)
+    return remedy
+
+
+def variants(name: str) -> list[dict]:
+    """Every combination of the named variants of a remedy, fixed and learned."""
+    choices = dict(SHELF[name].choices)
+    if "learnable" in arguments(name):
+        choices["learnable"] = (False, True)
+    return [dict(zip(choices, names, strict=True)) for names in itertools.product(*choices.values())]
+
+
+def label(value) -> str:
+    return "-".join(map(str, value.values())) or "only" if isinstance(value, dict) else str(value)
+
+
+each_remedy = pytest.mark.parametrize("name", sorted(SHELF))
+each_variant = pytest.mark.parametrize(
+    ("name", "variant"), [(name, v) for name in sorted(SHELF) for v in variants(name)], ids=label
+)
+
+
+def tokens(n: int = N, dtype: torch.dtype = torch.float64) -> Tensor:
+    return (torch.randn(B, n, D, dtype=torch.float64) + 0.7).to(dtype)
+
+
+def padded(X: Tensor, left: int, right: int, garbage: float) -> tuple[Tensor, Tensor]:
+    """X with padding that holds anything, and the mask."""
+    ends = [garbage * torch.ones(len(X), k, X.shape[-1], dtype=X.dtype) for k in (left, right)]
+    mask = F.pad(torch.ones(X.shape[:2], dtype=torch.bool), (left, right), value=False)
+    return torch.cat([ends[0], X, ends[1]], dim=1), mask
+
+
+@each_remedy
+def test_the_facts_are_declared(name):
+    cls = SHELF[name]
+    assert issubclass(cls, Remedy)
+    assert cls.__name__ == name and getattr(remedies, name) is cls
+    assert cls.at in SITES
+    assert re.search(r"\b(19|20)\d\d\b", cls.source), "the source names a year"
+    assert cls.off and set(cls.off) | set(cls.choices) | set(cls.learns) | set(cls.causal or {}) <= set(arguments(name))
+    for argument, names in cls.choices.items():
+        assert arguments(name)[argument].default == names[0], "the published variant comes first and is the default"
+    assert set(cls.learns) == (set(cls.off) if "learnable" in arguments(name) else set())
+    assert isinstance(build(name).causal_safe, bool)
+    assert " = " in cls.__doc__.splitlines()[0], "the first line is the formula: depthscope ls prints it"
+    assert not [k for k, a in arguments(name).items() if isinstance(a.default, bool) and k != "learnable"]
+
+
+@each_variant
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+def test_shape_and_dtype_are_kept(name, variant, dtype):
+    remedy, X = build(name, **variant), tokens(dtype=dtype)
+    mask = torch.ones(B, N, dtype=torch.bool)
+    mask[0, 4:] = False
+    exact = remedy(X.double()).detach()
+    for Y in (remedy(X), remedy(X, mask=mask)):
+        assert Y.shape == X.shape and Y.dtype == dtype and Y.isfinite().all()
+    if dtype != torch.float64:  # only the result is rounded, not the work
+        torch.testing.assert_close(
+            remedy(X).double(), exact, rtol=0, atol=8 * torch.finfo(dtype).eps * float(exact.abs().max())
+        )
+
+
+@each_variant
+def test_one_sequence_and_more_axes(name, variant):
+    remedy, X = build(name, **variant), tokens()
+    Y = remedy(X)
+    torch.testing.assert_close(torch.stack([remedy(x) for x in X]), Y)
+    torch.testing.assert_close(remedy(X.unsqueeze(1).expand(B, 3, N, D))[:, 2], Y)
+    mask = torch.tensor([[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1]])
+    torch.testing.assert_close(torch.stack([remedy(x, mask=m) for x, m in zip(X, mask, strict=True)]), remedy(X, mask))
+
+
+@each_variant
+@pytest.mark.parametrize("with_mask", ["no mask", "mask"])
+@pytest.mark.parametrize("n", [3, 6])
+def test_gradients_are_right(name, variant, with_mask, n):
+    remedy, X = build(name, **variant).double(), tokens(n).requires_grad_()
+    mask = None
+    if with_mask == "mask":
+        mask = torch.ones(B, n, dtype=torch.bool)
+        mask[0, -2:] = mask[1, 0] = False
+    values = dict(remedy.named_parameters())
+
+    def run(X: Tensor, *parameters: Tensor) -> Tensor:
+        return torch.func.functional_call(remedy, dict(zip(values, parameters, strict=True)), (X, mask))
+
+    assert torch.autograd.gradcheck(run, (X, *values.values()))
+    if values:
+        assert all(g.abs().max() > 0 for g in torch.autograd.grad(remedy(X).square().sum(), values.values()))
+
+
+@each_variant
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_switched_off_it_is_the_identity(name, variant, dtype):
+    fixed = {"learnable": False} if "learnable" in arguments(name) else {}
+    remedy, X = build(name, **SHELF[name].off | variant | fixed), tokens(dtype=dtype)
+    assert remedy(X) is X
+    assert torch.equal(remedy(X, mask=torch.ones(B, N, dtype=torch.bool)), X)
+    assert remedy.is_off and remedy.causal_safe
+    assert not build(name, **variant).is_off, "the default does something"
+
+
+@each_variant
+@pytest.mark.parametrize(("left", "right"), [(0, 2), (2, 0), (1, 3)])
+def test_padding_does_not_matter(name, variant, left, right):
+    remedy, X = build(name, **variant), tokens()
+    found = []
+    for garbage in GARBAGE:
+        Z, mask = padded(X, left, right, garbage)
+        Y = remedy(Z, mask=mask)
+        found.append(Y[:, left : left + N])
+        outside = ~mask.unsqueeze(-1).expand_as(Z)
+        assert torch.equal(Y[outside].nan_to_num(7.0), Z[outside].nan_to_num(7.0)), "padding leaves as it came"
+    assert all(torch.equal(Y, found[0]) for Y in found), "bit for bit, whatever the padding holds"
+    torch.testing.assert_close(found[0], remedy(X), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(remedy(X, mask=torch.ones(B, N)), remedy(X), rtol=1e-12, atol=1e-12)
+
+
+@each_variant
+def test_gradients_pass_by_padding(name, variant):
+    remedy, X = build(name, **variant), tokens().requires_grad_()
+    Z, mask = padded(X, 1, 2, 1e4)
+    (through,) = torch.autograd.grad(remedy(Z, mask=mask)[:, 1 : 1 + N].square().sum(), X)
+    (plain,) = torch.autograd.grad(remedy(X).square().sum(), X)
+    torch.testing.assert_close(through, plain, rtol=1e-6, atol=1e-6)
+
+
+@each_variant
+def test_a_sequence_of_padding_alone_passes(name, variant):
+    remedy, X = build(name, **variant), tokens()
+    mask = torch.tensor([[False] * N, [True] * N])
+    assert torch.equal(remedy(X, mask=mask)[0], X[0])
+    assert remedy(X[:, :1]).isfinite().all(), "one token is a sequence too"
+
+
+@each_variant
+def test_a_fixed_strength_adds_no_key(name, variant):
+    fixed = {"learnable": False} if "learnable" in arguments(name) else {}
+    assert not build(name, **variant | fixed).state_dict()
+    if fixed:
+        learned = build(name, **variant | {"learnable": True})
+        assert len(learned.state_dict()) == len(list(learned.parameters())) == len(SHELF[name].learns)
+
+
+@each_variant
+def test_settings_build_it_again(name, variant):
+    remedy, X = build(name, **variant), tokens()
+    settings = remedy.settings()
+    assert set(settings) == set(arguments(name))
+    assert json.loads(json.dumps(settings)) == settings
+    again = type(remedy)(**settings)
+    assert again.settings() == settings
+    again.load_state_dict(remedy.state_dict())
+    assert torch.equal(again(X), remedy(X)) and repr(again) == repr(remedy)
+
+
+@each_variant
+def test_repr_shows_the_strength(name, variant):
+    remedy = build(name, **variant)
+    for argument in SHELF[name].off:
+        now = torch.as_tensor(getattr(remedy, argument)).double().mean().item()
+        assert f"{argument}={now:g}" in repr(remedy)
+    for argument, chosen in variant.items():
+        assert (f"{argument}={chosen}" in repr(remedy)) == (chosen != arguments(name)[argument].default)
+    assert "\n" not in repr(remedy)
+
+
+def earlier_outputs_moved(remedy: Remedy, mask: Tensor | None) -> bool:
+    """Whether an output before token j moves by one bit when token j changes."""
+    moved = False
+    X = tokens(dtype=torch.float32)
+    for j, size in itertools.product(range(1, N), (1e-3, 1.0, 1e6)):
+        changed = X.clone()
+        changed[:, j:] += size * torch.randn(B, N - j, D)
+        moved |= not torch.equal(remedy(changed, mask=mask)[:, :j], remedy(X, mask=mask)[:, :j])
+    return moved
+
+
+MASKS = {"none": None, "left": torch.tensor([[0, 0, 1, 1, 1, 1], [1] * 6]).bool(), "whole": torch.ones(B, N).bool()}
+
+
+@each_variant
+@pytest.mark.parametrize("mask", MASKS)
+def test_causal_safety_is_as_claimed(name, variant, mask):
+    remedy = build(name, **variant)
+    assert earlier_outputs_moved(remedy, MASKS[mask]) != remedy.causal_safe
+
+
+@each_variant
+@pytest.mark.parametrize("mask", MASKS)
+def test_the_causal_form_keeps_the_strength_and_the_future_hidden(name, variant, mask):
+    remedy = build(name, **variant)
+    if not remedy.causal_safe and SHELF[name].causal is None:
+        with pytest.raises(CausalLeakError, match=rf"^{name}: a causal model needs .* because .*\. Use "):
+            remedy.causal_form()
+        return
+    form = remedy.causal_form()
+    assert type(form) is type(remedy) and form is not remedy and form.causal_safe
+    assert form.settings() == remedy.settings() | ({} if remedy.causal_safe else SHELF[name].causal)
+    assert all(torch.equal(a, b) for a, b in zip(form.parameters(), remedy.parameters(), strict=True))
+    assert not earlier_outputs_moved(form, MASKS[mask])
+
+
+@each_remedy
+def test_wrong_use_is_answered(name):
+    remedy = build(name)
+    with pytest.raises(ShapeError, match=rf"^{name}: X must hold floating point tokens .* got torch.int64 \(2, 6, 4\)"):
+        remedy(tokens().long())
+    with pytest.raises(
+        MaskError, match=rf"^{name}: mask must have one entry for each token, shape \(2, 6\); got \(2, 5\)"
+    ):
+        remedy(tokens(), mask=torch.ones(2, 5))
+    for argument, names in SHELF[name].choices.items():
+        with pytest.raises(
+            UnknownNameError, match=rf"^{name}: no {argument} is called '{names[-1]}x'. Did you mean {names[-1]}"
+        ):
+            build(name, **{argument: names[-1] + "x"})
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: remedies.PairNorm(strength=2.0), r"PairNorm: strength must lie in \[0, 1\]; got 2.0"),
+        (lambda: remedies.GainControl(torch.nan), r"GainControl: strength must lie in \[0, 1\]; got nan"),
+        (lambda: remedies.SoftDecay(-1.0), r"SoftDecay: alpha must lie in \(-1, 0\]; got -1.0"),
+        (lambda: remedies.SoftDecay(0.0, learnable=True), "SoftDecay: a learnable alpha must start"),
+        (lambda: remedies.ContraNorm(temperature=0.0), "ContraNorm: temperature must be positive; got 0"),
+        (lambda: remedies.FeatScale(5)(tokens()), r"FeatScale: X must have the width d = 5 .* got \(2, 6, 4\)"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(call, message):
+    with pytest.raises((UsageError, ShapeError), match=message):
+        call()
+
+
+# Each formula, written literally.
+
+
+def mean_seen(X: Tensor, form: str, t: int) -> Tensor:
+    """The mean token that token t (from 0) may see, one sequence X (n, d)."""
+    if form == "full":
+        return sum(X) / len(X)
+    if form == "past":
+        return sum(X[:t]) / t if t else torch.zeros_like(X[0])
+    return sum(X[: t + 1]) / (t + 1 if form == "prefix" else t + 2)
+
+
+@pytest.mark.parametrize("mean", SHELF["PairNorm"].choices["mean"])
+@pytest.mark.parametrize("form", SHELF["PairNorm"].choices["form"])
+def test_pair_norm(form, mean):
+    X = tokens()[0]
+    C = [x - mean_seen(X, mean, t) for t, x in enumerate(X)]
+    squared = [sum(c**2) for c in C]
+    for t in range(N):
+        seen = squared if mean == "full" else squared[: t + 1]
+        size = sum(seen) / len(seen) if form == "pn" else squared[t]
+        expected = 2.5 * C[t] / (size + 1e-6).sqrt()
+        torch.testing.assert_close(remedies.PairNorm(2.5, form=form, mean=mean)(X)[t], expected)
+        mixed = remedies.PairNorm(2.5, form=form, mean=mean, strength=0.3)(X)[t]
+        torch.testing.assert_close(mixed, 0.7 * X[t] + 0.3 * expected)
+
+
+def test_pair_norm_keeps_the_total_distance_between_pairs():
+    Y = remedies.PairNorm(3.0, eps=0.0)(tokens())
+    torch.testing.assert_close(torch.cdist(Y, Y).square().sum((-2, -1)), torch.full((B,), 2 * 9.0 * N**2).double())
+    lengths = remedies.PairNorm(3.0, form="pn_si", eps=0.0)(tokens()).norm(dim=-1)
+    torch.testing.assert_close(lengths, torch.full((B, N), 3.0).double())
+
+
+def layer_norm(x: Tensor, eps: float) -> Tensor:
+    return (x - x.mean()) / ((x - x.mean()).square().mean() + eps).sqrt()
+
+
+@pytest.mark.parametrize("over", ["all", "prefix"])
+@pytest.mark.parametrize("form", ["plain", "identity"])
+def test_contra_norm(form, over):
+    X, s, T = tokens()[0], 0.4, 0.7
+    for t in range(N):
+        seen = X if over == "all" else X[: t + 1]
+        weights = torch.stack([(x @ X[t] / x.norm() / X[t].norm() / T).exp() for x in seen])
+        away = sum(w * x for w, x in zip(weights / weights.sum(), seen, strict=True))
+        kept = X[t] if form == "plain" else (1 + s) * X[t]
+        found = remedies.ContraNorm(s, temperature=T, form=form, over=over)(X)[t]
+        torch.testing.assert_close(found, layer_norm(kept - s * away, 1e-6))
+
+
+@pytest.mark.parametrize("mean", SHELF["FeatScale"].choices["mean"])
+@pytest.mark.parametrize(("form", "times"), [("paper", 1), ("repo", 2)])
+def test_feat_scale(form, times, mean):
+    X, remedy = tokens()[0], build("FeatScale", form=form, mean=mean).double()
+    for t in range(N):
+        M, scaled = mean_seen(X, mean, t), X[t]
+        for _ in range(times):
+            scaled = scaled + remedy.s * M + remedy.t * (X[t] - M)
+        torch.testing.assert_close(remedy(X)[t], scaled)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_feat_scale_starts_as_the_identity_and_learns(dtype):
+    remedy, X = remedies.FeatScale(D), tokens(dtype=dtype)
+    assert torch.equal(remedy(X), X)
+    assert {k: tuple(v.shape) for k, v in remedy.state_dict().items()} == {"s": (D,), "t": (D,)}
+    remedy(X).float().square().sum().backward()
+    assert remedy.s.grad.abs().min() > 0 and remedy.t.grad.abs().min() > 0
+
+
+@pytest.mark.parametrize("mean", SHELF["GainControl"].choices["mean"])
+def test_gain_control(mean):
+    X = tokens()[0]
+    for t in range(N):
+        expected = layer_norm(X[t] - mean_seen(X, mean, t), 1e-5)
+        torch.testing.assert_close(remedies.GainControl(mean=mean)(X)[t], expected)
+        torch.testing.assert_close(remedies.GainControl(0.3, mean=mean)(X)[t], 0.7 * X[t] + 0.3 * expected)
+
+
+@pytest.mark.parametrize("n", [3, 6])
+@pytest.mark.parametrize("alpha", [-0.2, -0.8])
+def test_soft_decay(alpha, n):
+    X = 3 * tokens(n)[0]
+    energy, V = torch.linalg.eigh(X.T @ X)  # another way to the singular values
+    expected = torch.zeros_like(X)
+    f = [-torch.log(1 - alpha * (e.clamp(min=0).sqrt() + alpha)) / alpha for e in energy]
+    for e, v, value in zip(energy, V.T, f, strict=True):
+        if e > 1e-12 * energy[-1]:
+            expected += torch.outer(X @ v / e.sqrt(), v) * value * energy[-1].sqrt() / f[-1]
+    Y = remedies.SoftDecay(alpha)(X)
+    torch.testing.assert_close(Y, expected)
+    torch.testing.assert_close(torch.linalg.matrix_norm(Y, 2), torch.linalg.matrix_norm(X, 2))
+
+
+def test_soft_decay_flattens_and_goes_over_into_the_identity():
+    X = 10 * tokens()
+    ratio = [torch.linalg.svdvals(remedies.SoftDecay(a)(X))[:, 1] for a in (-0.001, -0.2, -0.8)]
+    assert (ratio[0] < ratio[1]).all() and (ratio[1] < ratio[2]).all()
+    torch.testing.assert_close(remedies.SoftDecay(-1e-7)(X), X, rtol=1e-4, atol=1e-4)
+
+
+def test_soft_decay_leaves_a_missing_direction_out():
+    X = tokens()
+    X = 3 * (X - X.mean(-2, keepdim=True))[:, :4]  # n = d = 4
+    X = (X - X.mean(-2, keepdim=True)).requires_grad_()  # one singular value is zero, its direction arbitrary
+    Y = remedies.SoftDecay(-0.5)(X)
+    torch.testing.assert_close(Y.mean(-2), torch.zeros(B, D, dtype=torch.float64), atol=1e-12, rtol=0)
+    Y.square().sum().backward()
+    assert X.grad.isfinite().all()
