@@ -56,6 +56,15 @@ def test_fix_shows_before_and_after_and_writes_reports(tmp_path: Path) -> None:
     assert both["before"]["remedies"] == [] and max(both["after"]["states"]["t_sim"][1:]) < 1e-6
 
 
+@pytest.mark.parametrize(
+    ("preset", "words"),
+    [("gpt2", "DeEscalate(tau=0.5, form=sink) at sa_sum"), ("xlnet", "DeEscalate(tau=0.5) at sa_sum")],
+)
+def test_fix_at_a_site_of_causal_and_time_first_models(preset: str, words: str) -> None:
+    result = invoke("scan", preset, *SMALL, "--fix", "de_escalate", "--tau", "0.5", "--at", "sa_sum")
+    assert result.exit_code == 0 and words in result.output
+
+
 def test_a_model_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text(
         "import torch\nfrom torch import nn\n"
@@ -132,9 +141,9 @@ def test_ls(shelf: str) -> None:
         (["scan", "classic", "--depth", "0"], "depth must be at least 1"),
         (["scan", "classic", "--out", "x.docx"], "must end in .html"),
         (["scan", "classic", *SMALL, "--fix", "de_escalte"], "Did you mean DeEscalate"),
-        (["scan", "gpt2", *SMALL, "--fix", "de_escalate"], "is causal"),
-        (["scan", "bert", *SMALL, "--fix", "de_escalate", "--no-attention"], "may be causal"),
-        (["scan", "xlnet", *SMALL, "--fix", "de_escalate"], "must be batch-first"),
+        (["scan", "gpt2", *SMALL, "--fix", "soft_decay"], "a causal model needs a form"),
+        (["scan", "classic", *SMALL, "--fix", "attn_scale", "--tau", "1"], "is the strength of de_escalate"),
+        (["scan", "classic", *SMALL, "--fix", "de_escalate", "--at", "ffn"], "Did you mean ffn_in"),
         (["scan", "classic", *SMALL, "--json", "/proc/nope/x.json"], "folder must be writable"),
         (["reproduce", "yu2023/fig22"], "Did you mean yu2023/fig2"),
         (["reproduce", "yu2023/fig2", "--set", "depth"], "must be name=value"),

@@ -13,6 +13,7 @@ import depthscope as ds
 from depthscope.experiments._run import module_of
 
 GOLDEN = Path(__file__).with_name("golden.json")
+TRAINED = {"beyond/leak"}  # training multiplies rounding: no golden numbers
 each = pytest.mark.parametrize("name", ds.experiments.names())
 
 
@@ -39,7 +40,7 @@ def test_what_is_known_to_differ_differs(name: str, done: dict) -> None:
     assert [claim.says for claim in result(name, done).claims if not claim.expected and claim.holds] == []
 
 
-@each
+@pytest.mark.parametrize("name", [n for n in ds.experiments.names() if n not in TRAINED])
 def test_the_numbers_are_what_they_were(name: str, done: dict) -> None:
     golden = json.loads(GOLDEN.read_text())[name]
     found = {claim.says: claim.value for claim in result(name, done).claims}
@@ -64,5 +65,9 @@ def test_the_file_says_how_to_run_it(name: str) -> None:
 
 
 if __name__ == "__main__":
-    rows = {n: {c.says: c.value for c in ds.reproduce(n, smoke=True).claims} for n in ds.experiments.names()}
+    rows = {
+        n: {c.says: c.value for c in ds.reproduce(n, smoke=True).claims}
+        for n in ds.experiments.names()
+        if n not in TRAINED
+    }
     GOLDEN.write_text(json.dumps(rows, indent=1))

@@ -49,8 +49,13 @@ def remedies() -> tuple[list[str], list[list[str]]]:
     from depthscope import remedies as shelf
     from depthscope._registry import TABLES
 
-    rows = [[name, TABLES["remedy"][name].at, _first_line(TABLES["remedy"][name])] for name in dir(shelf)]
-    return ["remedy", "site", "formula"], rows
+    def causal(build: Any) -> str:
+        if isinstance(build.__dict__.get("causal"), dict):
+            return ", ".join(f"{name}={value}" for name, value in build.causal.items())
+        return "safe" if build.at == "attn" else "none"
+
+    built = [(name, TABLES["remedy"][name]) for name in dir(shelf)]
+    return ["remedy", "site", "causal form", "formula"], [[n, b.at, causal(b), _first_line(b)] for n, b in built]
 
 
 def models() -> tuple[list[str], list[list[str]]]:

@@ -8,7 +8,7 @@ import typer
 
 from depthscope._files import check_writable, whole_file
 from depthscope.cli import options
-from depthscope.errors import CausalLeakError, UsageError
+from depthscope.errors import UsageError
 
 
 def command(
@@ -26,9 +26,12 @@ def command(
     attention: Annotated[bool, typer.Option(help="Measure the attention heads too.")] = True,
     fix: Annotated[str | None, typer.Option(help="A remedy to compare with, for example de_escalate.")] = None,
     tau: Annotated[
-        float, typer.Option(help="Strength of de_escalate: 1 removes the mean token, 0 does nothing.")
-    ] = 1.0,
-    at: Annotated[str | None, typer.Option(help="Where the remedy acts: block_out or block_in.")] = None,
+        float | None,
+        typer.Option(help="Strength of de_escalate: 1 (the default) removes the mean token, 0 does nothing."),
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(help="Where it acts: block_in, attn_in, sa_sum, ffn_in, ffn_sum or block_out.")
+    ] = None,
     out: Annotated[
         list[str] | None, typer.Option(help="Write a report here: .html, .png, .svg, .pdf or .json. May be repeated.")
     ] = None,
@@ -78,24 +81,27 @@ def measured(model: Any, given: Any, what: str, **chosen: Any) -> Any:
         return scan(model, given, on_block=lambda n: progress.update(task, description=f"{what}: block {n}"), **chosen)
 
 
-def fixed_scan(model: Any, given: Any, before: Any, fix: str, tau: float, at: str | None, chosen: dict) -> Any:
-    """The same scan with the remedy in place; refused where it would show a causal model its future."""
+def fixed_scan(model: Any, given: Any, before: Any, fix: str, tau: float | None, at: str | None, chosen: dict) -> Any:
+    """The same scan with the remedy in place; in a causal model its causal-safe form."""
+    import inspect
+
     from depthscope._registry import TABLES, lookup
     from depthscope.remedies._fix import fix_
 
     names = {
         "".join("_" + c.lower() if c.isupper() else c for c in name).lstrip("_"): name for name in TABLES["remedy"]
     }
-    remedy = lookup("remedy", names.get(fix, fix))(tau=tau)
-    if before.causal is not False and not remedy.causal_safe:
-        known = "is causal" if before.causal else "may be causal"
-        raise CausalLeakError(
-            f"--fix {fix}: it uses all tokens, and {before.model} {known}: every token would see its future. "
-            "Use a remedy that is causal-safe."
+    build = lookup("remedy", names.get(fix, fix))
+    if tau is not None and "tau" not in inspect.signature(build).parameters:
+        raise UsageError(f"--tau: is the strength of de_escalate; {build.__name__} has none. Leave it out.")
+    needs = [p.name for p in inspect.signature(build).parameters.values() if p.default is p.empty]
+    sizes = {"d": before.width}
+    if any(name not in sizes for name in needs):
+        raise UsageError(
+            f"--fix {fix}: needs {', '.join(needs)}. Build it in Python: ds.fix_(model, {build.__name__}(...))."
         )
-    if before.token_axis != 1:
-        raise UsageError(f"--fix {fix}: blocks must be batch-first, (B, n, d); those of {before.model} are (n, B, d).")
-    with fix_(model, remedy, at=at, blocks=chosen["blocks"] or before.blocks):
+    remedy = build(**{name: sizes[name] for name in needs}, **({} if tau is None else {"tau": tau}))
+    with fix_(model, remedy, at=at, blocks=chosen["blocks"]):
         return measured(model, given, "scanning again with the remedy", **chosen)
 
 
