@@ -3,7 +3,7 @@
 Next-token prediction on independent uniform tokens of 8 symbols: no causal model can beat ln 8 = 2.079. A remedy that
 takes its mean over the whole sequence can, because the mean holds the tokens that are to be predicted.
 
-depthscope reproduce beyond/leak     about 40 s on two cores. De-escalation at ffn_in, full mean against causal forms.
+depthscope reproduce beyond/leak     about 20 s on two cores. De-escalation at ffn_in, full mean against causal forms.
 """
 
 import math

@@ -9,20 +9,20 @@ from torch import Tensor, nn
 from depthscope._registry import shelve
 from depthscope.errors import UsageError
 from depthscope.models.design import Design
-from depthscope.models.wirings._wiring import Branch, Wiring
+from depthscope.models.wirings._wiring import Branch
+from depthscope.models.wirings.post_norm import PostNorm
 
 if TYPE_CHECKING:
     from depthscope.models.block import Block
 
 
 @shelve("wiring", name="admin")
-class Admin(Wiring):
+class Admin(PostNorm):
     """Y_1 = omega_1 * X + alpha SA(X),  Y_2 = LN(Y_1),  Y_3 = omega_2 * Y_2 + FFN(Y_2),  Y_4 = LN(Y_3)"""
 
     def __init__(self, design: Design, index: int) -> None:
         super().__init__(design, index)
         self.omega_1, self.omega_2 = nn.Parameter(torch.ones(design.d)), nn.Parameter(torch.ones(design.d))
-        self.norm_1, self.norm_2 = nn.LayerNorm(design.d), nn.LayerNorm(design.d)
 
     def steps(self, X: Tensor, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
         Y_1 = torch.add(self.omega_1 * X, SA(X), alpha=self.alpha)

@@ -1,20 +1,16 @@
 """B2T: post-norm with the block's input added once more before its last norm (Takase et al. 2022, 2206.00330)."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from depthscope._registry import shelve
-from depthscope.models.design import Design
-from depthscope.models.wirings._wiring import Branch, Wiring
+from depthscope.models.wirings._wiring import Branch
+from depthscope.models.wirings.post_norm import PostNorm
 
 
 @shelve("wiring", name="b2t")
-class B2T(Wiring):
+class B2T(PostNorm):
     """Y_1 = X + alpha SA(X),  Y_2 = LN(Y_1),  Y_3 = Y_2 + FFN(Y_2) + X,  Y_4 = LN(Y_3)"""
-
-    def __init__(self, design: Design, index: int) -> None:
-        super().__init__(design, index)
-        self.norm_1, self.norm_2 = nn.LayerNorm(design.d), nn.LayerNorm(design.d)
 
     def steps(self, X: Tensor, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
         Y_1 = torch.add(X, SA(X), alpha=self.alpha)

@@ -5,21 +5,21 @@ for a model that is an encoder or a decoder alone. The paper draws the matrices 
 """
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from depthscope._registry import shelve
 from depthscope.models.design import Design
-from depthscope.models.wirings._wiring import Branch, Wiring
+from depthscope.models.wirings._wiring import Branch
+from depthscope.models.wirings.post_norm import PostNorm
 
 
 @shelve("wiring", name="deep_norm")
-class DeepNorm(Wiring):
+class DeepNorm(PostNorm):
     """Y_1 = alpha_N X + alpha SA(X), Y_2 = LN(Y_1), Y_3 = alpha_N Y_2 + FFN(Y_2), Y_4 = LN(Y_3); alpha_N^4 = 2 depth"""
 
     def __init__(self, design: Design, index: int) -> None:
         super().__init__(design, index)
         self.alpha_N, self.beta = (2 * design.depth) ** 0.25, (8 * design.depth) ** -0.25
-        self.norm_1, self.norm_2 = nn.LayerNorm(design.d), nn.LayerNorm(design.d)
 
     def gain(self, role: str) -> float:
         return self.beta if role in ("W", "W_O", "W_1", "W_2") else 1.0

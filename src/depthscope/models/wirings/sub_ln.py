@@ -6,12 +6,11 @@ second norm, which then stands in the place of W_O.
 
 import math
 
-import torch
 from torch import Tensor, nn
 
 from depthscope._registry import shelve
 from depthscope.models.design import Design
-from depthscope.models.wirings._wiring import Branch, Wiring
+from depthscope.models.wirings.pre_norm import PreNorm
 
 
 class _Projection(nn.Linear):
@@ -26,15 +25,12 @@ class _Projection(nn.Linear):
 
 
 @shelve("wiring", name="sub_ln")
-class SubLN(Wiring):
+class SubLN(PreNorm):
     """X_hat = LN(X), Y = X + alpha LN(heads(X_hat)) W_O, Y_hat = LN(Y), Z = Y + LN(hidden(Y_hat)) W_2; LN at the end"""
-
-    reads = "X_hat"
 
     def __init__(self, design: Design, index: int) -> None:
         super().__init__(design, index)
         self.gamma = math.log(2 * design.depth) ** 0.5
-        self.norm_1, self.norm_2 = nn.LayerNorm(design.d), nn.LayerNorm(design.d)
 
     def gain(self, role: str) -> float:
         return self.gamma if role in ("W", "W_O", "W_1", "W_2") else 1.0
@@ -43,14 +39,3 @@ class SubLN(Wiring):
         W_O, W_2 = attention.W_O, ffn.W_2
         attention.W_O = _Projection(W_O) if isinstance(W_O, nn.Linear) else nn.LayerNorm(self.norm_1.normalized_shape)
         ffn.W_2 = _Projection(W_2)  # type: ignore[arg-type]
-
-    def steps(self, X: Tensor, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
-        X_hat = self.norm_1(X)
-        Y = torch.add(X, SA(X_hat), alpha=self.alpha)
-        Y_hat = self.norm_2(Y)
-        Z = Y + FFN(Y_hat)
-        return {"X_hat": X_hat, "Y": Y, "Y_hat": Y_hat, "Z": Z}
-
-    @staticmethod
-    def ending(design: Design) -> nn.Module:
-        return nn.LayerNorm(design.d)
