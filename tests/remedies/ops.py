@@ -8,7 +8,9 @@ from torch import Tensor
 from depthscope._registry import TABLES
 from depthscope.remedies._remedy import Remedy
 
-SHELF = {name: kind for name, kind in TABLES["remedy"].items() if kind.at != "attn"}  # those at a site of tokens
+SHELF = {
+    name: kind for name, kind in TABLES["remedy"].items() if kind.at not in ("attn", "weights")
+}  # those at a site of tokens
 B, N, D = 2, 6, 4
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 import depthscope as ds
 from depthscope.errors import UnknownNameError, UsageError
 from depthscope.remedies import DeEscalate
-from depthscope.remedies._mean import MEANS, token_mean
+from depthscope.remedies._mean import MEANS, Stretch, token_mean
 
 quick = settings(max_examples=25, deadline=None, derandomize=True)
 
@@ -79,7 +79,7 @@ def test_the_mean_of_an_odd_mask_by_loops(form):
     """Padding on the left, on the right and in the middle."""
     X = torch.randn(3, 7, 2, dtype=torch.float64)
     mask = torch.tensor([[0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0], [1, 0, 1, 1, 0, 1, 0]]).bool()
-    found = token_mean(X.masked_fill(~mask[..., None], 0.0), form, mask).expand_as(X)
+    found = token_mean(X.masked_fill(~mask[..., None], 0.0), form, Stretch(mask)).expand_as(X)
     for b in range(3):
         real = X[b][mask[b]]
         rows = matrix(form, len(real)) @ real

@@ -5,7 +5,7 @@ import torch
 from ops import SHELF, B, D, N, build, tokens
 from torch import Tensor
 
-from depthscope import remedies
+from depthscope import fix_, models, remedies
 
 
 def mean_seen(X: Tensor, form: str, t: int) -> Tensor:
@@ -76,13 +76,21 @@ def test_feat_scale_starts_as_the_identity_and_learns(dtype):
     assert remedy.s.grad.abs().min() > 0 and remedy.t.grad.abs().min() > 0
 
 
-@pytest.mark.parametrize("mean", SHELF["GainControl"].choices["mean"])
-def test_gain_control(mean):
-    X = tokens()[0]
-    for t in range(N):
-        expected = layer_norm(X[t] - mean_seen(X, mean, t), 1e-5)
-        torch.testing.assert_close(remedies.GainControl(mean=mean)(X)[t], expected)
-        torch.testing.assert_close(remedies.GainControl(0.3, mean=mean)(X)[t], 0.7 * X[t] + 0.3 * expected)
+@torch.no_grad()
+def test_gain_control_keeps_the_mean_of_the_residual():
+    """LN(X + SA(X) - mean SA(X)) in a post-norm block, X + SA(LN X) - mean SA(LN X) in a pre-norm one."""
+    for wiring in ("post_norm", "pre_norm"):
+        model = models.classic(1, 16, 4, wiring=wiring).double()
+        block, X = model.blocks[0], torch.randn(2, 6, 16, dtype=torch.float64) + 1.0
+
+        def centred(X, block=block):
+            SA = block.attention(X)
+            return torch.stack([sa - sum(sa) / len(sa) for sa in SA])
+
+        expected = block.wiring(X, centred, block.ffn)
+        with fix_(model, remedies.GainControl()):
+            found = model(X)
+        torch.testing.assert_close(found, expected if wiring == "post_norm" else model.ending(expected))
 
 
 @pytest.mark.parametrize("n", [3, 6])

@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from depthscope import remedies
 from depthscope.errors import CausalLeakError, MaskError, ShapeError, UnknownNameError, UsageError
+from depthscope.remedies._fix import TOKEN_SITES
 from depthscope.remedies._remedy import Remedy
 
-SITES = ("block_in", "attn_in", "sa_sum", "ffn_in", "ffn_sum", "block_out")
 GARBAGE = [0.0, 1e4, -3.0, torch.nan, torch.inf]
 
 
@@ -48,7 +48,7 @@ def test_the_facts_are_declared(name):
     cls = SHELF[name]
     assert issubclass(cls, Remedy)
     assert cls.__name__ == name and getattr(remedies, name) is cls
-    assert cls.at in SITES
+    assert cls.at in TOKEN_SITES
     assert re.search(r"\b(19|20)\d\d\b", cls.source), "the source names a year"
     assert cls.off and set(cls.off) | set(cls.choices) | set(cls.learns) | set(cls.causal or {}) <= set(arguments(name))
     for argument, names in cls.choices.items():
@@ -209,9 +209,9 @@ def test_the_causal_form_keeps_the_strength_and_the_future_hidden(name, variant,
             remedy.causal_form()
         return
     form = remedy.causal_form()
-    assert type(form) is type(remedy) and form is not remedy and form.causal_safe
+    assert type(form) is type(remedy) and (form is remedy) == remedy.causal_safe and form.causal_safe
     assert form.settings() == remedy.settings() | ({} if remedy.causal_safe else SHELF[name].causal)
-    assert all(torch.equal(a, b) for a, b in zip(form.parameters(), remedy.parameters(), strict=True))
+    assert all(a is b for a, b in zip(form.parameters(), remedy.parameters(), strict=True)), "an optimizer has them"
     assert not earlier_outputs_moved(form, MASKS[mask])
 
 
@@ -235,7 +235,7 @@ def test_wrong_use_is_answered(name):
     ("call", "message"),
     [
         (lambda: remedies.PairNorm(strength=2.0), r"PairNorm: strength must lie in \[0, 1\]; got 2.0"),
-        (lambda: remedies.GainControl(torch.nan), r"GainControl: strength must lie in \[0, 1\]; got nan"),
+        (lambda: remedies.GainControl(torch.nan), r"GainControl: tau must lie in \[0, 1\]; got nan"),
         (lambda: remedies.SoftDecay(-1.0), r"SoftDecay: alpha must lie in \(-1, 0\]; got -1.0"),
         (lambda: remedies.SoftDecay(0.0, learnable=True), "SoftDecay: a learnable alpha must start"),
         (lambda: remedies.ContraNorm(temperature=0.0), "ContraNorm: temperature must be positive; got 0"),

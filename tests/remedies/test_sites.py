@@ -8,9 +8,7 @@ from torch import Tensor, nn
 
 import depthscope as ds
 from depthscope.errors import HookError, UnknownNameError
-from depthscope.remedies._fix import SITES as ALL_SITES
-
-SITES = [site for site in ALL_SITES if site != "attn"]
+from depthscope.remedies._fix import TOKEN_SITES as SITES
 
 IDS = torch.randint(1, 99, (3, 7), generator=torch.Generator().manual_seed(2))
 TOKENS = torch.randn(3, 7, 32, generator=torch.Generator().manual_seed(2))
@@ -77,11 +75,11 @@ def test_a_block_with_a_remedy_is_the_block_by_hand(wiring: str, at: str) -> Non
         norms, SA, FFN = (block.wiring.norm_1, block.wiring.norm_2), block.attention, block.ffn
         X = here("block_in", Y)
         if wiring == "post_norm":
-            Y = norms[0](here("sa_sum", X + 0.7 * SA(here("attn_in", X))))
+            Y = norms[0](here("sa_sum", X + here("sa_out", 0.7 * SA(here("attn_in", X)))))
             Y = here("ffn_in", Y)
             Y = norms[1](here("ffn_sum", Y + FFN(Y)))
         else:
-            Y = here("ffn_in", here("sa_sum", X + 0.7 * SA(here("attn_in", norms[0](X)))))
+            Y = here("ffn_in", here("sa_sum", X + here("sa_out", 0.7 * SA(here("attn_in", norms[0](X))))))
             Y = here("ffn_sum", Y + FFN(norms[1](Y)))
         Y = here("block_out", Y)
     with ds.fix_(model, remedy, at=at):
@@ -106,7 +104,7 @@ def test_a_fix_may_be_scanned_before_it_has_run() -> None:
 
 def test_a_site_that_a_model_does_not_have_is_answered_with_those_it_has() -> None:
     model = T.XLNetModel(T.XLNetConfig(d_model=32, n_layer=2, n_head=4, d_inner=64, vocab_size=99)).eval()
-    message = r"'attn_in' was not met\. They have block_in, sa_sum, ffn_in, ffn_sum, block_out"
+    message = r"'attn_in' was not met\. They have block_in, sa_out, sa_sum, ffn_in, ffn_sum, block_out"
     with ds.fix_(model, ds.remedies.DeEscalate(), at="attn_in"), pytest.raises(HookError, match=message):
         model(IDS)
     with pytest.raises(UnknownNameError, match=r"no site is called 'ffn'\. Did you mean ffn_in"):

@@ -1,12 +1,15 @@
 """Remedies that change how attention mixes: they act on P, on the values, or on queries and keys."""
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from depthscope.errors import UsageError
+from depthscope.errors import ShapeError, UsageError
 from depthscope.remedies._remedy import Remedy
+
+Attention = Callable[[Tensor, Tensor, float | None], Tensor]  # q, k, scale or None for the model's own -> P
 
 
 class AttentionRemedy(Remedy):
@@ -17,6 +20,11 @@ class AttentionRemedy(Remedy):
     """
 
     at = "attn"
+    scale: ClassVar[float | None] = None  # of the scores, where it is not the model's own
+
+    def __init__(self, learnable: bool = False, heads: int = 1) -> None:
+        super().__init__()
+        self.learnable, self.heads = learnable, heads
 
     @property
     def causal_safe(self) -> bool:
@@ -37,17 +45,33 @@ class AttentionRemedy(Remedy):
     def begin(self) -> None:
         """A forward pass begins: forget what was kept of the last one."""
 
-    def from_qkv(self, q: Tensor, k: Tensor, v: Tensor, attention: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        return self.mix(attention(*self.aim(q, k)), v)
+    def from_qkv(self, q: Tensor, k: Tensor, v: Tensor, attention: Attention) -> Tensor:
+        if self.heads > 1:
+            self.heads_of(q)
+        return self.mix(attention(*self.aim(q, k), self.scale), v)
 
     def from_pattern(self, P: Tensor) -> Tensor:
         own = type(self)
+        if self.heads > 1:
+            self.heads_of(P)
         if own.mix is not AttentionRemedy.mix or own.aim is not AttentionRemedy.aim:
             raise UsageError(
                 f"fix_: {own.__name__} needs the queries, keys and values; this model takes the softmax by itself. "
                 'Load it with attn_implementation="sdpa".'
             )
         return self.pattern(P)
+
+    def heads_of(self, P: Tensor) -> int:
+        """The number of heads of P (B, h, n, n), or of q (B, h, n, d_h); those learned apart must be as many."""
+        if P.ndim < 4 or self.heads not in (1, P.shape[-3]):
+            raise ShapeError(
+                f"{type(self).__name__}: attention must show its heads as (B, {self.heads if self.heads > 1 else 'h'}, "
+                f"n, n) to treat them apart; got {tuple(P.shape)}. Give heads= as many as the model has, or 1."
+            )
+        return P.shape[-3]
+
+    def _per_head(self, argument: str, value: float) -> float | Tensor:
+        return self._strength(argument, value, self.heads, 1, 1)
 
 
 def uniform(P: Tensor) -> Tensor:

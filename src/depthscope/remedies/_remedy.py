@@ -1,6 +1,5 @@
 """What every op at a site has in common: its facts, how it treats padding, and how it is rebuilt."""
 
-import copy
 import inspect
 from typing import Any, ClassVar, Self
 
@@ -9,13 +8,16 @@ from torch import Tensor, nn
 
 from depthscope._registry import unknown
 from depthscope.errors import CausalLeakError, MaskError, ShapeError, UnknownNameError, UsageError
+from depthscope.remedies._mean import Stretch
+
+NOT_WHOLE = "Pass use_cache=False, or do not shard the sequence."
 
 
 class Remedy(nn.Module):
     """An op on tokens, X (..., n, d) -> Y (..., n, d), that fix_ puts at a named site of every block.
 
     A remedy is one file: a shelved class that declares the facts below, an __init__ that keeps every argument as an
-    attribute of the same name, and act(X, mask). tests/remedies/test_ops.py holds it to what it declares.
+    attribute of the same name, and act(X, stretch). tests/remedies/test_ops.py holds it to what it declares.
     Padding (mask False) takes no part in any statistic and leaves as it came. float16 and bfloat16 tokens are worked
     on in float32 and come back in their own dtype.
     """
@@ -26,6 +28,7 @@ class Remedy(nn.Module):
     choices: ClassVar[dict[str, tuple[str, ...]]] = {}  # arguments that name a variant
     learns: ClassVar[tuple[str, ...]] = ()  # arguments that learnable=True makes parameters
     causal: ClassVar[dict[str, Any] | None] = None  # the arguments of the causal form, None where there is none
+    whole: ClassVar[bool] = False  # whether all tokens must be at hand, as no running sum stands for the others
     learnable: bool = False
 
     def __init__(self) -> None:
@@ -42,15 +45,21 @@ class Remedy(nn.Module):
         """Whether this instance does nothing, for certain and for good."""
         return not self.learnable and all(getattr(self, name) == value for name, value in self.off.items())
 
-    def act(self, X: Tensor, mask: Tensor | None) -> Tensor:
+    def act(self, X: Tensor, stretch: Stretch) -> Tensor:
         """The formula, on tokens of float32 or wider whose padding is zero. What it gives at padding is dropped."""
-        raise NotImplementedError(f"{type(self).__name__} must define act(X, mask)")
+        raise NotImplementedError(f"{type(self).__name__} must define act(X, stretch)")
 
-    def forward(self, X: Tensor, mask: Tensor | None = None) -> Tensor:
-        """X (..., n, d), mask (..., n) with True where a token counts -> (..., n, d) in the dtype of X."""
+    def forward(self, X: Tensor, mask: Tensor | None = None, *, stretch: Stretch | None = None) -> Tensor:
+        """X (..., n, d), mask (..., n) with True where a token counts -> (..., n, d) in the dtype of X.
+
+        stretch takes the place of mask where X is a part of a sequence.
+        """
         if self.is_off:
             return X
-        name = type(self).__name__
+        stretch = stretch or Stretch(mask)
+        mask, name = stretch.mask, type(self).__name__
+        if (stretch.past or stretch.group) and self.whole:
+            raise UsageError(f"{name}: all tokens of a sequence must be at hand; got a part of it. {NOT_WHOLE}")
         if not X.is_floating_point() or X.ndim < 2:
             raise ShapeError(
                 f"{name}: X must hold floating point tokens of shape (..., n, d); got {X.dtype} {tuple(X.shape)}. "
@@ -58,30 +67,32 @@ class Remedy(nn.Module):
             )
         wide = X.float() if X.dtype in (torch.float16, torch.bfloat16) else X
         if mask is None:
-            return self.act(wide, None).to(X.dtype)
+            return self.act(wide, stretch).to(X.dtype)
         if mask.shape != X.shape[:-1]:
             raise MaskError(
                 f"{name}: mask must have one entry for each token, shape {tuple(X.shape[:-1])}; "
                 f"got {tuple(mask.shape)}. Give 1 for a token and 0 for padding."
             )
-        mask = mask > 0.5 if mask.is_floating_point() else mask.bool()
-        tokens = mask.unsqueeze(-1)  # (..., n, 1)
-        Y = self.act(wide.masked_fill(~tokens, 0.0), mask)  # zeroed, not weighted: padding may hold NaN
+        stretch.mask = mask > 0.5 if mask.is_floating_point() else mask.bool()
+        tokens = stretch.mask.unsqueeze(-1)  # (..., n, 1)
+        Y = self.act(wide.masked_fill(~tokens, 0.0), stretch)  # zeroed, not weighted: padding may hold NaN
         return torch.where(tokens, Y.to(X.dtype), X)
 
     def causal_form(self) -> Self:
-        """A new remedy of the same strength that shows no token its future; itself copied when it already does not."""
+        """The remedy of the same strength that shows no token its future; itself when it already does not.
+
+        It has the same parameters, not copies: an optimizer may hold them.
+        """
         if self.causal_safe:
-            return copy.deepcopy(self)
+            return self
         if self.causal is None:
             raise CausalLeakError(
                 f"{type(self).__name__}: a causal model needs a form that uses earlier tokens only; it has none, "
                 f"because {self.why_not_causal()}. Use DeEscalate(form='sink')."
             )
         new = type(self)(**self.settings() | self.causal)
-        for parameter in self.parameters():
-            new.to(parameter)  # its device and dtype
-        new.load_state_dict(self.state_dict())
+        for name, parameter in self.named_parameters():
+            setattr(new, name, parameter)
         return new.train(self.training)
 
     def why_not_causal(self) -> str:
@@ -102,6 +113,13 @@ class Remedy(nn.Module):
             if name in self.off or value != argument.default:
                 shown.append(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}")
         return ", ".join(shown)
+
+    def _strength(self, argument: str, value: float, *shape: int) -> float | Tensor:
+        """A number, or with learnable=True a parameter of that shape which starts at it."""
+        if not self.learnable:
+            return float(value)
+        self._start[argument] = float(value)
+        return nn.Parameter(torch.full(shape, float(value)))
 
     def _choose(self, argument: str, name: str) -> str:
         """The name of a variant, or an error that offers the nearest."""

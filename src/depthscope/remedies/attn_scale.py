@@ -8,14 +8,18 @@ from depthscope.remedies._attention import AttentionRemedy, uniform
 
 @shelve("remedy")
 class AttnScale(AttentionRemedy):
-    """P' = U + (1 + w) (P - U),    U = 1 1^T / n.    Wang et al. 2022 (2203.05962), section 4.1"""
+    """P' = U + (1 + w) (P - U),    U = 1 1^T / n.    Wang et al. 2022 (2203.05962), section 4.1
 
-    source = "Wang et al. 2022 (2203.05962), section 4.1; w per head is learned from 0 there, one fixed w here"
+    In the paper w is learned from 0, one for each head: AttnScale(0.0, learnable=True, heads=h).
+    """
+
+    source = "Wang et al. 2022 (2203.05962), section 4.1"
     off = {"w": 0.0}
+    learns = ("w",)
 
-    def __init__(self, w: float = 0.5) -> None:
-        super().__init__()
-        self.w = self._within("w", w, 0.0, 1e3, "0 does nothing.")
+    def __init__(self, w: float = 0.5, *, learnable: bool = False, heads: int = 1) -> None:
+        super().__init__(learnable, heads)
+        self.w = self._per_head("w", self._within("w", w, -1e3, 1e3, "0 does nothing."))
 
     def pattern(self, P: Tensor) -> Tensor:
         U = uniform(P)

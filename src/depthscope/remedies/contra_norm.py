@@ -6,6 +6,7 @@ from torch.nn import functional as F
 
 from depthscope._registry import shelve
 from depthscope.errors import UsageError
+from depthscope.remedies._mean import Stretch
 from depthscope.remedies._remedy import Remedy
 
 
@@ -15,7 +16,8 @@ class ContraNorm(Remedy):
 
     X (..., n, d) -> Y (..., n, d). form "plain" is the above, "identity" is LN((1 + s) X - s A X), an option of the
     official code. over: "all" tokens as published, or "prefix", the softmax masked to s <= t. LN has no weights.
-    scale = 0 is the identity, without LN; the official code still normalises there.
+    scale = 0 is the identity, without LN; the official code still normalises there. It acts at sa_sum in post-norm
+    models (BERT); in pre-norm ones it takes the place of the norms (ViT): use attn_in or ffn_in there, not sa_sum.
     """
 
     at = "sa_sum"
@@ -23,6 +25,7 @@ class ContraNorm(Remedy):
     off = {"scale": 0.0}
     choices = {"form": ("plain", "identity"), "over": ("all", "prefix")}
     causal = {"over": "prefix"}
+    whole = True
 
     def __init__(
         self,
@@ -43,8 +46,8 @@ class ContraNorm(Remedy):
     def causal_safe(self) -> bool:
         return self.is_off or self.over != "all"
 
-    def act(self, X: Tensor, mask: Tensor | None) -> Tensor:
-        unit = F.normalize(X, dim=-1)
+    def act(self, X: Tensor, stretch: Stretch) -> Tensor:
+        unit, mask = F.normalize(X, dim=-1), stretch.mask
         seen, causal = None, self.over == "prefix"
         if mask is not None:
             n = X.shape[-2]

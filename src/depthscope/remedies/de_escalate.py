@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from depthscope._registry import shelve
 from depthscope.errors import UsageError
-from depthscope.remedies._mean import MEANS, token_mean
+from depthscope.remedies._mean import MEANS, Stretch, token_mean
 from depthscope.remedies._remedy import Remedy
 
 
@@ -52,5 +52,5 @@ class DeEscalate(Remedy):
     def causal_safe(self) -> bool:
         return self.is_off or self.form != "full"
 
-    def act(self, X: Tensor, mask: Tensor | None) -> Tensor:
-        return X - self.tau * token_mean(X, self.form, mask)
+    def act(self, X: Tensor, stretch: Stretch) -> Tensor:
+        return X - self.tau * token_mean(X, self.form, stretch)

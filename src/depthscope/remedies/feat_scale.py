@@ -1,11 +1,10 @@
 """FeatScale: weigh the mean token and the deviations from it apart, channel by channel (Wang et al. 2022)."""
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from depthscope._registry import shelve
 from depthscope.errors import ShapeError
-from depthscope.remedies._mean import MEANS, token_mean
+from depthscope.remedies._mean import MEANS, Stretch, token_mean
 from depthscope.remedies._remedy import Remedy
 
 
@@ -14,12 +13,13 @@ class FeatScale(Remedy):
     """Y = X + s M + t (X - M),  M = mean token, s and t per channel.    Wang et al. 2022, FeatScale.
 
     X (..., n, d) -> Y (..., n, d). s and t are learned from 0, where it is the identity; learnable=False keeps the
-    given numbers. form "repo" counts both parts twice, as the official code at 969b564 does: 1 + 2 s, 1 + 2 t.
+    given numbers. form "repo" counts both parts twice, as one version of the official code does (featscale.py
+    at 969b564; its other files do not): 1 + 2 s, 1 + 2 t.
     mean: "full" as published; "prefix", "sink" and "past" use earlier tokens only. d is the width.
-    The paper acts on the output of attention before the residual is added; at sa_sum the residual is included.
+    As in the paper it acts on the output of attention, before the residual is added.
     """
 
-    at = "sa_sum"
+    at = "sa_out"
     source = "Wang et al. 2022 (2203.05962), FeatScale; code VITA-Group/ViT-Anti-Oversmoothing"
     off = {"s": 0.0, "t": 0.0}
     choices = {"form": ("paper", "repo"), "mean": MEANS}
@@ -39,24 +39,17 @@ class FeatScale(Remedy):
         super().__init__()
         self.d, self.learnable = d, learnable
         self.form, self.mean = self._choose("form", form), self._choose("mean", mean)
-        self.s: float | Tensor
-        self.t: float | Tensor
-        if learnable:
-            self._start = {"s": float(s), "t": float(t)}
-            self.s = nn.Parameter(torch.full((d,), float(s)))
-            self.t = nn.Parameter(torch.full((d,), float(t)))
-        else:
-            self.s, self.t = float(s), float(t)
+        self.s, self.t = self._strength("s", s, d), self._strength("t", t, d)
 
     @property
     def causal_safe(self) -> bool:
         return self.is_off or self.mean != "full"
 
-    def act(self, X: Tensor, mask: Tensor | None) -> Tensor:
+    def act(self, X: Tensor, stretch: Stretch) -> Tensor:
         if X.shape[-1] != self.d:
             raise ShapeError(
                 f"FeatScale: X must have the width d = {self.d} it was built for; got {tuple(X.shape)}. "
                 f"Build FeatScale({X.shape[-1]})."
             )
         times = 1 if self.form == "paper" else 2
-        return X * (1 + times * self.t) + times * (self.s - self.t) * token_mean(X, self.mean, mask)
+        return X * (1 + times * self.t) + times * (self.s - self.t) * token_mean(X, self.mean, stretch)

@@ -1,37 +1,17 @@
-"""Gain control: take the mean token out and normalise what is left (Giorlandino & Goldt 2025)."""
-
-from torch import Tensor
-from torch.nn import functional as F
+"""Gain control: attention without its mean token, the residual with it (Giorlandino & Goldt 2025)."""
 
 from depthscope._registry import shelve
-from depthscope.remedies._mean import MEANS, token_mean
-from depthscope.remedies._remedy import Remedy
+from depthscope.remedies.de_escalate import DeEscalate
 
 
 @shelve("remedy")
-class GainControl(Remedy):
-    """Y = LN(X - mean token).    Giorlandino & Goldt 2025, gain-controlled attention.
+class GainControl(DeEscalate):
+    """Y = (I - tau Pi_1) SA(X), before the residual is added.    Giorlandino & Goldt 2025, gain-controlled attention.
 
-    X (..., n, d) -> Y (..., n, d). LN has no weights. mean: "full" as published; "prefix", "sink" and "past" use
-    earlier tokens only. strength (ours) mixes, (1 - strength) X + strength Y; 1 is the paper, 0 is off.
-    The paper acts on the output of attention before the residual is added; at sa_sum the residual is included.
+    De-escalation of what attention adds, and of nothing else: the mean token that was there stays, and does not grow.
+    X (..., n, d) is the output of attention -> Y (..., n, d). tau = 1 is the paper; the norm that it speaks of is the
+    block's own. Forms and learnable as in DeEscalate.
     """
 
-    at = "sa_sum"
-    source = "Giorlandino & Goldt 2025 (2505.24333), gain-controlled attention"
-    off = {"strength": 0.0}
-    choices = {"mean": MEANS}
-    causal = {"mean": "sink"}
-
-    def __init__(self, strength: float = 1.0, *, mean: str = "full", eps: float = 1e-5) -> None:
-        super().__init__()
-        self.strength = self._within("strength", strength, 0.0, 1.0, "1 is gain control, 0 does nothing.")
-        self.mean, self.eps = self._choose("mean", mean), eps
-
-    @property
-    def causal_safe(self) -> bool:
-        return self.is_off or self.mean != "full"
-
-    def act(self, X: Tensor, mask: Tensor | None) -> Tensor:
-        Y = F.layer_norm(X - token_mean(X, self.mean, mask), X.shape[-1:], eps=self.eps)
-        return X.lerp(Y, self.strength)
+    at = "sa_out"
+    source = "Giorlandino & Goldt 2025 (2505.24333), gain-controlled attention; causal forms ours"

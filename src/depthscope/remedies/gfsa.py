@@ -8,16 +8,30 @@ from depthscope.remedies._attention import AttentionRemedy, identity
 
 @shelve("remedy")
 class GFSA(AttentionRemedy):
-    """P' = w_0 I + w_1 P + w_K (P + (K - 1) (P^2 - P)).    Choi et al. 2024 (2312.04234)"""
+    """P' = w_0 I + w_1 P + w_K (P + (K - 1) (P^2 - P)).    Choi et al. 2024 (2312.04234)
 
-    source = "Choi et al. 2024 (2312.04234); the weights are learned from 0, 1, 0 there, fixed here"
+    learnable=True learns all three, for each head with heads=h; from 0, 1, 0 it starts as plain attention. The official
+    code learns w_K alone, from 0, with w_1 = 1 and a constant w_0.
+    """
+
+    source = "Choi et al. 2024 (2312.04234)"
     off = {"w_0": 0.0, "w_1": 1.0, "w_K": 0.0}
+    learns = ("w_0", "w_1", "w_K")
 
-    def __init__(self, w_0: float = 0.5, w_1: float = 1.0, w_K: float = -0.5, *, K: int = 3) -> None:
-        super().__init__()
-        self.w_0 = self._within("w_0", w_0, -1e3, 1e3, "The weight of the identity.")
-        self.w_1 = self._within("w_1", w_1, -1e3, 1e3, "The weight of attention.")
-        self.w_K = self._within("w_K", w_K, -1e3, 1e3, "The weight of P^K, to first order.")
+    def __init__(
+        self,
+        w_0: float = 0.5,
+        w_1: float = 1.0,
+        w_K: float = -0.5,
+        *,
+        K: int = 3,
+        learnable: bool = False,
+        heads: int = 1,
+    ) -> None:
+        super().__init__(learnable, heads)
+        self.w_0 = self._per_head("w_0", self._within("w_0", w_0, -1e3, 1e3, "The weight of the identity."))
+        self.w_1 = self._per_head("w_1", self._within("w_1", w_1, -1e3, 1e3, "The weight of attention."))
+        self.w_K = self._per_head("w_K", self._within("w_K", w_K, -1e3, 1e3, "The weight of P^K, to first order."))
         self.K = int(self._within("K", K, 2, 100, "The power that is approximated."))
 
     def pattern(self, P: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Laplacian heads: some heads take differences instead of means (2602.09297)."""
+"""Laplacian heads: some heads take differences instead of means (Zhang & Papyan 2026)."""
 
 import torch
 from torch import Tensor
@@ -9,9 +9,9 @@ from depthscope.remedies._attention import AttentionRemedy, identity
 
 @shelve("remedy")
 class LaplacianHeads(AttentionRemedy):
-    """P'_k = I - P_k for the first round(share h) heads, P_k for the others.    2602.09297"""
+    """P'_k = I - P_k for the first round(share h) heads, P_k for the others.    Zhang & Papyan 2026 (2602.09297)"""
 
-    source = "arXiv 2602.09297"
+    source = "Zhang & Papyan 2026 (2602.09297); share 0.5 ours"
     off = {"share": 0.0}
 
     def __init__(self, share: float = 0.5) -> None:
@@ -19,6 +19,6 @@ class LaplacianHeads(AttentionRemedy):
         self.share = self._within("share", share, 0.0, 1.0, "The share of heads that take differences.")
 
     def pattern(self, P: Tensor) -> Tensor:
-        heads = P.shape[-3]
+        heads = self.heads_of(P)
         differ = torch.arange(heads, device=P.device) < round(self.share * heads)
         return torch.where(differ.view(-1, 1, 1), identity(P) - P, P)

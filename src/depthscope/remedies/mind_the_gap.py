@@ -8,7 +8,10 @@ from depthscope.remedies._attention import AttentionRemedy, uniform
 
 @shelve("remedy")
 class MindTheGap(AttentionRemedy):
-    """P' = upscale (P - strength U),    upscale 1 or sqrt(n).    Nait Saada et al. 2024 (2410.07799)"""
+    """P' = upscale (P - strength U),    upscale 1 or sqrt(n).    Nait Saada et al. 2024 (2410.07799)
+
+    The official code multiplies P - U by sqrt(n) and the values by 1 / sqrt(n), which is P - U again: upscale "none".
+    """
 
     source = "Nait Saada, Naderi & Tanner 2024 (2410.07799)"
     off = {"strength": 0.0}

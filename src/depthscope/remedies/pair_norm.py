@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from depthscope._registry import shelve
-from depthscope.remedies._mean import MEANS, running_mean, token_mean
+from depthscope.remedies._mean import MEANS, Stretch, running_mean, token_mean
 from depthscope.remedies._remedy import Remedy
 
 
@@ -34,10 +34,11 @@ class PairNorm(Remedy):
     def causal_safe(self) -> bool:
         return self.is_off or self.mean != "full"
 
-    def act(self, X: Tensor, mask: Tensor | None) -> Tensor:
-        C = X - token_mean(X, self.mean, mask)
+    def act(self, X: Tensor, stretch: Stretch) -> Tensor:
+        C = X - token_mean(X, self.mean, stretch)
         length = C.square().sum(-1)  # (..., n), squared
         if self.form == "pn":
-            length = running_mean(length if mask is None else length * mask, self.mean, mask)
+            real = length if stretch.mask is None else length * stretch.mask
+            length = running_mean(real, self.mean, stretch)
         Y = self.scale * C * (length + self.eps).rsqrt().unsqueeze(-1)
         return X.lerp(Y, self.strength)

@@ -9,17 +9,21 @@ from depthscope.remedies._attention import AttentionRemedy
 
 @shelve("remedy")
 class QKNorm(AttentionRemedy):
-    """P = softmax(g q/|q| . k/|k|).    Henry et al. 2020 (2010.04245)"""
+    """P = softmax(g q/|q| . k/|k|).    Henry et al. 2020 (2010.04245)
 
-    source = "Henry et al. 2020 (2010.04245); g is learned there, fixed here"
+    In the paper g is learned: QKNorm(learnable=True). The official code starts it at log2(n^2 - n) for sequences of
+    length n: 10 for n = 32, 12 for 65, 15 for 197. The model's own scale of the scores is not used. g = 0 leaves the
+    model as it is.
+    """
+
+    source = "Henry et al. 2020 (2010.04245)"
     off = {"g": 0.0}
+    learns = ("g",)
+    scale = 1.0
 
-    def __init__(self, g: float = 10.0) -> None:
-        super().__init__()
-        self.g = self._within("g", g, 0.0, 1e6, "The largest score; 0 leaves the model as it is.")
+    def __init__(self, g: float = 10.0, *, learnable: bool = False, heads: int = 1) -> None:
+        super().__init__(learnable, heads)
+        self.g = self._per_head("g", self._within("g", g, 0.0, 1e6, "The largest score; 0 leaves the model as it is."))
 
     def aim(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        own = (
-            q.shape[-1] ** 0.5
-        )  # undoes the usual 1 / sqrt(d_h); a model with another scale has its g multiplied by it
-        return self.g * own * F.normalize(q, dim=-1), F.normalize(k, dim=-1)
+        return self.g * F.normalize(q, dim=-1), F.normalize(k, dim=-1)

@@ -8,16 +8,22 @@ from depthscope.remedies._attention import AttentionRemedy, identity, uniform
 
 @shelve("remedy")
 class ShapedAttention(AttentionRemedy):
-    """P' = a I + b P - c U.    He & Hofmann 2023 (2311.01906), eq. (6); a = b = c = 1: Noci et al. 2023 (2306.17759)"""
+    """P' = a I + b P - c U.    He & Hofmann 2023 (2311.01906); a = b = c = 1: Noci et al. 2023 (2306.17759)
+
+    In the first paper a, b, c are learned from 1 for each head: ShapedAttention(learnable=True, heads=h).
+    """
 
     source = "He & Hofmann 2023 (2311.01906); Noci et al. 2023 (2306.17759)"
     off = {"a": 0.0, "b": 1.0, "c": 0.0}
+    learns = ("a", "b", "c")
 
-    def __init__(self, a: float = 1.0, b: float = 1.0, c: float = 1.0) -> None:
-        super().__init__()
-        self.a = self._within("a", a, -1e3, 1e3, "The weight of the identity.")
-        self.b = self._within("b", b, -1e3, 1e3, "The weight of attention.")
-        self.c = self._within("c", c, -1e3, 1e3, "The weight of the uniform matrix.")
+    def __init__(
+        self, a: float = 1.0, b: float = 1.0, c: float = 1.0, *, learnable: bool = False, heads: int = 1
+    ) -> None:
+        super().__init__(learnable, heads)
+        self.a = self._per_head("a", self._within("a", a, -1e3, 1e3, "The weight of the identity."))
+        self.b = self._per_head("b", self._within("b", b, -1e3, 1e3, "The weight of attention."))
+        self.c = self._per_head("c", self._within("c", c, -1e3, 1e3, "The weight of the uniform matrix."))
 
     def pattern(self, P: Tensor) -> Tensor:
         return self.a * identity(P) + self.b * P - self.c * uniform(P)

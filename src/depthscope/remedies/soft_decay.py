@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from depthscope._registry import shelve
 from depthscope.errors import UsageError
+from depthscope.remedies._mean import Stretch
 from depthscope.remedies._remedy import Remedy
 
 
@@ -18,12 +19,14 @@ class SoftDecay(Remedy):
     that the largest singular value stays; alpha = 0 is its limit, the identity. Singular values at the numerical floor
     stay zero, because their directions are arbitrary. A singular value below |alpha| changes its sign (the formula).
     learnable: alpha = -sigmoid(raw_alpha). There is no causal form.
+    The official code acts in the last block alone, before its last norm: at="ffn_sum" and blocks= with that block.
     """
 
     at = "block_out"
     source = "Yan et al. 2022 (2208.11790), SoftDecay; code hanqi-qi/tokenUni"
     off = {"alpha": 0.0}
     learns = ("alpha",)
+    whole = True
 
     def __init__(self, alpha: float = -0.2, *, learnable: bool = False) -> None:
         super().__init__()
@@ -50,7 +53,8 @@ class SoftDecay(Remedy):
     def why_not_causal(self) -> str:
         return "the singular vectors are those of the whole sequence"
 
-    def act(self, X: Tensor, mask: Tensor | None) -> Tensor:
+    def act(self, X: Tensor, stretch: Stretch) -> Tensor:
+        mask = stretch.mask
         if mask is None:
             return self._decay(X)
         n, d = X.shape[-2:]

@@ -13,7 +13,9 @@ from depthscope.traces.attention import attention_in, is_mha, mha_body, sdpa_arg
 class Attends(Protocol):
     """What takes over: from queries, keys and values, or from P alone where the model takes a softmax of its own."""
 
-    def from_qkv(self, q: Tensor, k: Tensor, v: Tensor, attention: Callable[[Tensor, Tensor], Tensor]) -> Tensor: ...
+    def from_qkv(
+        self, q: Tensor, k: Tensor, v: Tensor, attention: Callable[[Tensor, Tensor, float | None], Tensor]
+    ) -> Tensor: ...
 
     def from_pattern(self, P: Tensor) -> Tensor: ...
 
@@ -38,15 +40,15 @@ class Attend(TorchFunctionMode):
                 return func(*args, **kwargs)
             if call.get("enable_gqa") and q.shape[-3] != k.shape[-3]:
                 k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) for x in (k, v))
-            return self.attends.from_qkv(q, k, v, lambda q, k: probabilities(q, k, call))
+            return self.attends.from_qkv(q, k, v, lambda q, k, scale: probabilities(q, k, scale, call))
         result = func(*args, **kwargs)
         seen = attention_in(func, name, args, kwargs, result)
         return self.attends.from_pattern(result) if seen is not None else result
 
 
-def probabilities(q: Tensor, k: Tensor, call: dict[str, Any]) -> Tensor:
-    """P (..., n, n) as scaled_dot_product_attention would have it, its dropout included."""
-    scale = call.get("scale")
+def probabilities(q: Tensor, k: Tensor, scale: float | None, call: dict[str, Any]) -> Tensor:
+    """P (..., n, n) as scaled_dot_product_attention would have it, its dropout included; scale None is its own."""
+    scale = call.get("scale") if scale is None else scale
     scores = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
     bias = call.get("attn_mask")
     if call.get("is_causal"):

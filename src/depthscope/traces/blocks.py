@@ -9,7 +9,7 @@ from torch import nn
 
 from depthscope._registry import unknown
 from depthscope.errors import AttentionNotSeenError, BlocksNotFoundError
-from depthscope.traces.known import is_norm
+from depthscope.traces.known import OWN, is_norm
 from depthscope.traces.log import Call, Log, State
 
 _NUMBER = re.compile(r"\d+")
@@ -55,6 +55,7 @@ def candidates(model: nn.Module, blocks: str | Iterable[str] | None) -> set[str]
         path
         for path, module in model.named_modules()
         if _NUMBER.search(path.rpartition(".")[2])
+        and not path.startswith(OWN)
         and not is_norm(module)
         and not isinstance(module, nn.ModuleList | nn.ModuleDict)
         and (next(module.children(), None) is not None or _is_own_leaf(module))

@@ -68,20 +68,23 @@ def _batch(model: nn.Module, item: Tensor | tuple | Mapping, mask: Tensor | None
     return Batch(args, kwargs, mask if mask is not None else padding_in(model, args, kwargs))
 
 
+def named_arguments(model: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], Iterable[str]]:
+    """The arguments of a forward pass by name, and all names that the model knows."""
+    named = dict(kwargs)
+    try:
+        signature = inspect.signature(model.forward)
+        return named | signature.bind_partial(*args, **kwargs).arguments, signature.parameters
+    except (TypeError, ValueError):  # no signature, or arguments that the model itself will refuse
+        return named, ()
+
+
 def padding_in(model: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> Tensor | None:
     """The padding mask (B, n) among the arguments of a model, by name, as True for tokens; None when there is none.
 
     attention_mask (Hugging Face) and mask (x-transformers) mark tokens, src_key_padding_mask (torch) marks padding.
     Where torch's name exists, `mask` is a mask of scores and not of padding.
     """
-    named = dict(kwargs)
-    known: Iterable[str] = ()
-    try:
-        signature = inspect.signature(model.forward)
-        known = signature.parameters
-        named |= signature.bind_partial(*args, **kwargs).arguments
-    except (TypeError, ValueError):  # no signature, or arguments that the model itself will refuse
-        pass
+    named, known = named_arguments(model, args, kwargs)
     for name in ("attention_mask", "src_key_padding_mask", "mask"):
         value = named.get(name)
         if not isinstance(value, Tensor) or value.ndim != 2:

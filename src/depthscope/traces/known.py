@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from depthscope.traces.log import State
 from depthscope.traces.tokens import version
 
+OWN = "depthscope_"  # how the names of modules begin that fix_ adds to a model
+
 
 class Known:
     """Which tensor is which State, and by what factor it is scaled; one that was written in place is a stranger."""

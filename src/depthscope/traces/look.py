@@ -1,5 +1,6 @@
 """One quiet forward pass that tells what a remedy must know: is the model causal, and which axis holds the tokens?"""
 
+import copy
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from depthscope.traces.attention import AttentionSeen, attention_in, is_mha, mha_body
+from depthscope.traces.shorter import first_size, one_row_less
 from depthscope.traces.tokens import Frames, first_tokens
 from depthscope.traces.untouched import untouched
 
@@ -19,8 +21,12 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 @dataclass(frozen=True)
 class Span:
-    """One block as it runs: the module that its tokens enter by, and the one that they leave by; mostly the same."""
+    """One block as it runs: the module that its tokens enter by, and the one that they leave by; mostly the same.
 
+    block: its path among those that were looked for.
+    """
+
+    block: str
     entry: str
     exit: str
 
@@ -35,8 +41,20 @@ class Looked:
 
 
 def look(model: nn.Module, blocks: list[str], args: tuple, kwargs: dict[str, Any]) -> Looked:
-    """Run the model once without gradients and leave no trace of it."""
-    eyes = _Eyes()
+    """Run the model once without gradients and leave no trace of it; twice where shapes do not tell the token axis."""
+    eyes = _seen(model, blocks, args, kwargs)
+    axis = eyes.token_axis()
+    size = first_size(args, kwargs)
+    if (axis == 0 or eyes.is_square()) and size is not None and size > 1:
+        axis = _seen(model, blocks, *one_row_less(args, kwargs)).token_axis()
+    causal = all(eyes.verdicts) if eyes.verdicts else None
+    return Looked(eyes.spans(), causal, 1 if axis is None else axis)
+
+
+def _seen(model: nn.Module, blocks: list[str], args: tuple, kwargs: dict[str, Any]) -> "_Eyes":
+    eyes = _Eyes(blocks)
+    # a key-value cache would be filled by this pass
+    kwargs = {k: copy.deepcopy(v) if hasattr(v, "get_seq_length") else v for k, v in kwargs.items()}
     with untouched(model), _hooks_away(model), torch.no_grad(), eyes:
         for index, path in enumerate(blocks):
             for part in _called(model, path):
@@ -44,9 +62,7 @@ def look(model: nn.Module, blocks: list[str], args: tuple, kwargs: dict[str, Any
                 module.register_forward_pre_hook(eyes.enters(index, part), with_kwargs=True)
                 module.register_forward_hook(eyes.leaves(index, part))
         model.forward(*args, **kwargs)
-    axis = eyes.frames.axis_of(tuple(eyes.tokens.shape)) if eyes.tokens is not None else None
-    causal = all(eyes.verdicts) if eyes.verdicts else None
-    return Looked(eyes.spans(), causal, 1 if axis is None else axis)
+    return eyes
 
 
 def _called(model: nn.Module, path: str) -> list[str]:
@@ -89,8 +105,9 @@ def is_causal(seen: AttentionSeen) -> bool:
 class _Eyes(TorchFunctionMode):
     """Remembers where the blocks start and end, and the verdict on every self-attention."""
 
-    def __init__(self) -> None:
+    def __init__(self, blocks: list[str]) -> None:
         super().__init__()
+        self.blocks = blocks
         self.frames = Frames()
         self.tokens: Tensor | None = None
         self.verdicts: list[bool] = []
@@ -115,6 +132,12 @@ class _Eyes(TorchFunctionMode):
 
         return hook
 
+    def token_axis(self) -> int | None:
+        return None if self.tokens is None else self.frames.axis_of(tuple(self.tokens.shape))
+
+    def is_square(self) -> bool:
+        return self.tokens is not None and self.frames.is_ambiguous(tuple(self.tokens.shape))
+
     def spans(self) -> list[Span]:
         """The blocks in order; an entry that only attends is one block with the entries after it that do not."""
         ran = [index for index in sorted(self._entries) if index in self._exits]
@@ -123,7 +146,7 @@ class _Eyes(TorchFunctionMode):
             if index in self._attends or not groups or not self._attends:
                 groups.append([])
             groups[-1].append(index)
-        return [Span(self._entries[group[0]], self._exits[group[-1]]) for group in groups]
+        return [Span(self.blocks[group[0]], self._entries[group[0]], self._exits[group[-1]]) for group in groups]
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}

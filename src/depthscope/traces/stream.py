@@ -1,7 +1,7 @@
 """Follow the residual stream through the blocks of a running model, and change it at a named site.
 
 The stream starts at the block's input. A sum that has the stream (a norm or a multiple of it) as one operand moves it
-on: the first sum after attention is sa_sum, the next one ffn_sum. A norm of the stream before attention makes the block
+on: the first sum after attention is sa_sum, its other operand sa_out, the next sum ffn_sum. A norm of the stream before attention makes the block
 pre-norm. No names of modules are needed, and nothing is stored.
 """
 
@@ -19,7 +19,7 @@ from depthscope.traces.look import Span
 from depthscope.traces.tokens import first_tokens, is_scalar
 from depthscope.traces.watch import NORMS, PRODUCTS, SUMS
 
-INNER = ("attn_in", "sa_sum", "ffn_in", "ffn_sum")
+INNER = ("attn_in", "sa_out", "sa_sum", "ffn_in", "ffn_sum")
 Act = Callable[[str, str, Tensor], Tensor]  # (block, site, tokens) -> tokens
 
 
@@ -55,9 +55,9 @@ class Follow(TorchFunctionMode):
         self._handles: list[Any] = []
 
     def __enter__(self) -> "Follow":
-        for entry, exit in {(span.entry, span.exit) for span in self.spans}:
-            first, last = self.model.get_submodule(entry), self.model.get_submodule(exit)
-            self._handles.append(first.register_forward_pre_hook(self._starts(entry), with_kwargs=True))
+        for span in set(self.spans):
+            first, last = self.model.get_submodule(span.entry), self.model.get_submodule(span.exit)
+            self._handles.append(first.register_forward_pre_hook(self._starts(span.block), with_kwargs=True))
             self._handles.append(last.register_forward_hook(self._ends, always_call=True))
         inside = {id(m): m for root in self._roots() for m in self.model.get_submodule(root).modules()}
         for module in inside.values():
@@ -82,10 +82,10 @@ class Follow(TorchFunctionMode):
 
     # modules
 
-    def _starts(self, path: str) -> Callable[..., None]:
+    def _starts(self, block: str) -> Callable[..., None]:
         def hook(_: nn.Module, args: tuple, kwargs: dict) -> None:
             tokens = first_tokens(args, kwargs)
-            self.open = None if tokens is None else Passage(path, tokens)
+            self.open = None if tokens is None else Passage(block, tokens)
 
         return hook
 
@@ -122,6 +122,8 @@ class Follow(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         now, before = self.open, args[:2]
         stands = [now is not None and now.is_stream(a) for a in before] if name in SUMS or name in PRODUCTS else []
+        if now is not None and now.attended and not now.sums and name in SUMS and stands.count(True) == 1:
+            args = (*(a if s else self._branch(now, a) for a, s in zip(before, stands, strict=True)), *args[2:])
         result = func(*args, **kwargs)
         if now is None:
             return result
@@ -138,6 +140,11 @@ class Follow(TorchFunctionMode):
         elif attention_in(func, name, args, kwargs, result) is not None:
             now.attended = True
         return result
+
+    def _branch(self, now: Passage, branch: Any) -> Any:
+        """What attention gives back, when it is about to join the stream."""
+        tokens = isinstance(branch, Tensor) and branch.shape == now.stream.shape
+        return self.act(now.block, "sa_out", branch) if tokens else branch
 
     def _summed(self, now: Passage, result: Tensor, *, in_place: bool) -> Tensor:
         if not now.attended:

@@ -1,4 +1,7 @@
-"""B2T: post-norm with the block's input added once more before its last norm (Takase et al. 2022, 2206.00330)."""
+"""B2T: post-norm with the block's input added once more before its last norm (Takase et al. 2022, 2206.00330).
+
+One version of the official code also scales the first weights by 1 / sqrt(L); the paper's formula, here, does not.
+"""
 
 import torch
 from torch import Tensor

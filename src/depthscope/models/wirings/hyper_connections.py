@@ -1,6 +1,7 @@
 """Hyper-connections: k = 4 residual streams with learned widths and depths (Zhu et al. 2024, 2409.19606).
 
 The state between blocks is one tensor (..., k, n, d) of streams; at the start all are equal and the model is pre_norm.
+The paper also changes the first size of the output matrices by sqrt(k), without saying which way; here they are left.
 A scan takes the streams for sequences: it sees the mean of their similarities, and k times the samples.
 """
 

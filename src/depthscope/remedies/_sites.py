@@ -1,0 +1,217 @@
+"""The ways in which a remedy meets a running model: at the ends of blocks, inside them, in attention, in the weights.
+
+Every way is a class with begin() and end() around a forward pass and remove() for good. `meets` is the fix, which
+counts, keeps the remedies, and lets one act on tokens.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from depthscope.errors import HookError, UsageError
+from depthscope.remedies._attention import Attention
+from depthscope.remedies._copies import Copies
+from depthscope.remedies._weight import matrices
+from depthscope.traces.attend import Attend
+from depthscope.traces.look import Span
+from depthscope.traces.stream import INNER, Follow
+from depthscope.traces.tokens import first_tokens, tokens_out
+
+
+class Meets(Protocol):
+    """What a site needs of the fix."""
+
+    model: nn.Module
+    at: str
+    copies: Copies
+    fired: int
+    looking: bool
+
+    @property
+    def remedy(self) -> Any: ...
+
+    def fixed(self, block: str, tokens: Tensor) -> Tensor: ...
+
+    def marked(self, hook: Callable[..., Any]) -> Callable[..., Any]: ...
+
+
+class Site:
+    """Handles of hooks, and nothing to do around a pass."""
+
+    def __init__(self, meets: Meets, spans: list[Span]) -> None:
+        self.meets, self.spans = meets, spans
+        self.handles: list[Any] = []
+
+    def begin(self) -> None:
+        """A forward pass begins."""
+
+    def end(self) -> None:
+        """A forward pass has ended, or failed."""
+
+    def remove(self) -> None:
+        for handle in self.handles:
+            handle.remove()
+        self.handles.clear()
+
+
+class AtEnds(Site):
+    """block_in and block_out: hooks on the modules by which tokens enter and leave a block."""
+
+    def __init__(self, meets: Meets, spans: list[Span]) -> None:
+        super().__init__(meets, spans)
+        for span in dict.fromkeys(spans):
+            if meets.at == "block_in":
+                hook = meets.marked(self._before(span.block))
+                module = meets.model.get_submodule(span.entry)
+                self.handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+            else:
+                hook = meets.marked(self._after(span.block))
+                module = meets.model.get_submodule(span.exit)
+                self.handles.append(module.register_forward_hook(hook, with_kwargs=True))
+
+    def _before(self, block: str) -> Callable[..., Any]:
+        def hook(_: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+            if self.meets.looking:
+                return None
+            swap = self._swap(block, first_tokens(args, kwargs))
+            return tuple(map(swap, args)), {name: swap(value) for name, value in kwargs.items()}
+
+        return hook
+
+    def _after(self, block: str) -> Callable[..., Any]:
+        def hook(_: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
+            if self.meets.looking:
+                return None
+            source = first_tokens(args, kwargs)
+            swap = self._swap(block, tokens_out(output, tuple(source.shape)) if source is not None else None)
+            if isinstance(output, Tensor):
+                return swap(output)
+            if type(output) in (tuple, list):
+                return type(output)(map(swap, output))
+            raise HookError(
+                f"fix_: a block must return a tensor or a tuple for block_out; got {type(output).__name__}. "
+                "Use at='block_in'."
+            )
+
+        return hook
+
+    def _swap(self, block: str, tokens: Tensor | None) -> Callable[[Any], Any]:
+        """A function that puts the remedied tokens in the place of the tokens, wherever they are."""
+        if tokens is None:
+            raise HookError(
+                f"fix_: a block must take and return tokens (B, n, d) for {self.meets.remedy}; it has none. "
+                "Pass blocks=."
+            )
+        fixed = self.meets.fixed(block, tokens)
+        return lambda value: fixed if value is tokens else value
+
+
+class Inside(Site):
+    """attn_in, sa_sum, ffn_in, ffn_sum: the residual stream is followed through every block."""
+
+    def __init__(self, meets: Meets, spans: list[Span]) -> None:
+        super().__init__(meets, spans)
+        self.follow: Follow | None = None
+        self.met: set[str] = set()
+
+    def begin(self) -> None:
+        _refuse_checkpointing(self.meets)
+        self.follow = Follow(self.meets.model, self.spans, self._act)
+        self.follow.__enter__()
+
+    def _act(self, block: str, site: str, tokens: Tensor) -> Tensor:
+        self.met.add(site)
+        return self.meets.fixed(block, tokens) if site == self.meets.at else tokens
+
+    def end(self) -> None:
+        if self.follow is not None:
+            follow, self.follow = self.follow, None
+            follow.__exit__(None, None, None)
+
+    @property
+    def missed(self) -> list[str]:
+        """The sites that were met while the one that was asked for was not."""
+        met = [site for site in INNER if site in self.met]
+        return ["block_in", *met, "block_out"] if met and self.meets.at not in met else []
+
+
+class InAttention(Site):
+    """attn: attention is computed by the remedy of the block that is running."""
+
+    def __init__(self, meets: Meets, spans: list[Span]) -> None:
+        super().__init__(meets, spans)
+        self.block = ""
+        self.attend: Attend | None = None
+        for span in dict.fromkeys(spans):
+            module = meets.model.get_submodule(span.entry)
+            self.handles.append(module.register_forward_pre_hook(self._enters(span.block)))
+
+    def _enters(self, block: str) -> Callable[..., None]:
+        def hook(*_: Any) -> None:
+            self.block = block
+
+        return hook
+
+    def begin(self) -> None:
+        if self.meets.remedy.is_off:
+            return
+        _refuse_checkpointing(self.meets)
+        self.block = ""
+        for remedy in self.meets.copies:
+            remedy.begin()
+        self.attend = Attend(self)
+        self.attend.__enter__()
+
+    def end(self) -> None:
+        if self.attend is not None:
+            attend, self.attend = self.attend, None
+            attend.__exit__(None, None, None)
+
+    def from_qkv(self, q: Tensor, k: Tensor, v: Tensor, attention: Attention) -> Tensor:
+        self.meets.fired += 1
+        return self.meets.copies[self.block].from_qkv(q, k, v, attention)
+
+    def from_pattern(self, P: Tensor) -> Tensor:
+        self.meets.fired += 1
+        return self.meets.copies[self.block].from_pattern(P)
+
+
+class InWeights(Site):
+    """weights: for the time of a pass the model computes with other matrices."""
+
+    def __init__(self, meets: Meets, spans: list[Span]) -> None:
+        super().__init__(meets, spans)
+        self.matrices = matrices(meets.model, [span.block for span in dict.fromkeys(spans)])
+
+    def begin(self) -> None:
+        if self.meets.remedy.is_off:
+            return
+        _refuse_checkpointing(self.meets)
+        for matrix in self.matrices:
+            matrix.put(self.meets.copies[matrix.path].weight(matrix.parameter))
+            self.meets.fired += 1
+
+    def end(self) -> None:
+        for matrix in self.matrices:
+            matrix.put(matrix.parameter)
+
+
+def site_of(at: str) -> type[Site]:
+    """The way that belongs to the name of a site."""
+    return {"block_in": AtEnds, "block_out": AtEnds, "attn": InAttention, "weights": InWeights}.get(at, Inside)
+
+
+def _refuse_checkpointing(meets: Meets) -> None:
+    """Activations that are computed again in the backward pass would be computed without the remedy."""
+    modules = meets.model.modules()
+    if (
+        torch.is_grad_enabled()
+        and meets.model.training
+        and any(getattr(m, "gradient_checkpointing", 0) for m in modules)
+    ):
+        raise UsageError(
+            f"fix_: {meets.remedy} at {meets.at} must be there in the backward pass too; with gradient checkpointing "
+            "blocks run again without it. Use at='block_out', or turn checkpointing off."
+        )

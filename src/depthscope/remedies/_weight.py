@@ -1,0 +1,56 @@
+"""Remedies that change the weight matrices of a block while the model runs."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, nn
+
+from depthscope.remedies._remedy import Remedy
+
+
+class WeightRemedy(Remedy):
+    """W -> what the model computes with in its place. Acts at the site "weights", on every matrix of every block.
+
+    A remedy writes `weight` (W -> W'), differentiable, and `start_`, which sees the matrix it will work on.
+    """
+
+    at = "weights"
+
+    @property
+    def causal_safe(self) -> bool:
+        return True
+
+    def start_(self, W: Tensor) -> None:
+        """Called once, with the matrix of this copy."""
+
+    def weight(self, W: Tensor) -> Tensor:
+        raise NotImplementedError(f"{type(self).__name__} must define weight(W)")
+
+
+class Matrix:
+    """One weight matrix: all modules that hold it, and its path."""
+
+    def __init__(self, path: str, parameter: nn.Parameter) -> None:
+        self.path, self.parameter = path, parameter
+        self.holders: list[tuple[nn.Module, str]] = []
+
+    def put(self, W: Tensor) -> None:
+        """Let the model compute with W; put(self.parameter) is how it was."""
+        for module, name in self.holders:
+            module._parameters[name] = W  # type: ignore[assignment]  # as torch.func.functional_call does
+
+
+def matrices(model: nn.Module, blocks: list[str]) -> list[Matrix]:
+    """The matrices in the blocks, each once, tables of embeddings left out."""
+    found: dict[int, Matrix] = {}
+    for path, module, name, parameter in _parameters(model, blocks):
+        if parameter.ndim == 2 and not isinstance(module, nn.Embedding):
+            matrix = found.setdefault(id(parameter), Matrix(f"{path}.{name}", parameter))
+            matrix.holders.append((module, name))
+    return list(found.values())
+
+
+def _parameters(model: nn.Module, blocks: list[str]) -> Iterator[tuple[str, nn.Module, str, Any]]:
+    for block in blocks:
+        for path, module in model.get_submodule(block).named_modules(prefix=block):
+            yield from ((path, module, name, p) for name, p in module._parameters.items() if p is not None)
