@@ -46,16 +46,28 @@ def metrics() -> tuple[list[str], list[list[str]]]:
 
 
 def remedies() -> tuple[list[str], list[list[str]]]:
-    from depthscope import remedies as shelf
     from depthscope._registry import TABLES
+    from depthscope.models.design import shelves
 
-    def causal(build: Any) -> str:
-        if isinstance(build.__dict__.get("causal"), dict):
-            return ", ".join(f"{name}={value}" for name, value in build.causal.items())
-        return "safe" if build.at == "attn" else "none"
+    def causal(remedy: Any) -> str:
+        if remedy.at in ("attn", "weights"):
+            return "safe"
+        return _pairs(remedy.causal) if remedy.causal else "no form"
 
-    built = [(name, TABLES["remedy"][name]) for name in dir(shelf)]
-    return ["remedy", "site", "causal form", "formula"], [[n, b.at, causal(b), _first_line(b)] for n, b in built]
+    def about(thing: Any) -> str:  # the line of some names the source as well
+        return f"{_first_line(thing).split('    ')[0].rstrip('.,')}\n{thing.source}"
+
+    shelves()
+    ops = [
+        [name, f"at {r.at}\ncausal: {causal(r)}\noff: {_pairs(r.off)}", about(r)]
+        for name, r in sorted(TABLES["remedy"].items())
+    ]
+    wirings = [
+        [name, f"wiring\ncausal: safe\noff: {w.plain}", about(w)]
+        for name, w in sorted(TABLES["wiring"].items())
+        if w.plain
+    ]
+    return ["remedy", "site, causal, off", "formula, source"], ops + wirings
 
 
 def models() -> tuple[list[str], list[list[str]]]:
@@ -74,6 +86,12 @@ def experiments() -> tuple[list[str], list[list[str]]]:
     from depthscope.experiments._run import shelf
 
     return ["experiment", "what it shows"], [list(row) for row in shelf()]
+
+
+def _pairs(settings: dict[str, Any]) -> str:
+    return ", ".join(
+        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in settings.items()
+    )
 
 
 def _first_line(thing: Any) -> str:

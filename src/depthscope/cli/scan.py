@@ -30,7 +30,7 @@ def command(
         typer.Option(help="Strength of de_escalate: 1 (the default) removes the mean token, 0 does nothing."),
     ] = None,
     at: Annotated[
-        str | None, typer.Option(help="Where it acts: block_in, attn_in, sa_sum, ffn_in, ffn_sum or block_out.")
+        str | None, typer.Option(help="Where it acts: block_in, attn_in, sa_out, sa_sum, ffn_in, ffn_sum or block_out.")
     ] = None,
     out: Annotated[
         list[str] | None, typer.Option(help="Write a report here: .html, .png, .svg, .pdf or .json. May be repeated.")
@@ -88,10 +88,8 @@ def fixed_scan(model: Any, given: Any, before: Any, fix: str, tau: float | None,
     from depthscope._registry import TABLES, lookup
     from depthscope.remedies._fix import fix_
 
-    names = {
-        "".join("_" + c.lower() if c.isupper() else c for c in name).lstrip("_"): name for name in TABLES["remedy"]
-    }
-    build = lookup("remedy", names.get(fix, fix))
+    names = {name.lower(): name for name in TABLES["remedy"]}  # de_escalate, gfsa, qk_norm
+    build = lookup("remedy", names.get(fix.lower().replace("_", ""), fix))
     if tau is not None and "tau" not in inspect.signature(build).parameters:
         raise UsageError(f"--tau: is the strength of de_escalate; {build.__name__} has none. Leave it out.")
     needs = [p.name for p in inspect.signature(build).parameters.values() if p.default is p.empty]

@@ -1,6 +1,5 @@
 """Remedies that change how attention mixes: they act on P, on the values, or on queries and keys."""
 
-from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -8,8 +7,7 @@ from torch import Tensor
 
 from depthscope.errors import ShapeError, UsageError
 from depthscope.remedies._remedy import Remedy
-
-Attention = Callable[[Tensor, Tensor, float | None], Tensor]  # q, k, scale or None for the model's own -> P
+from depthscope.traces.attend import SdpaCall
 
 
 class AttentionRemedy(Remedy):
@@ -35,8 +33,8 @@ class AttentionRemedy(Remedy):
         return P
 
     def mix(self, P: Tensor, v: Tensor) -> Tensor:
-        """What attention gives back for values v (..., n, d_h)."""
-        return self.pattern(P) @ v
+        """What attention gives back for values v (..., n, d_h) and the new pattern, its dropout included."""
+        return P @ v
 
     def aim(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Queries and keys that take the place of q and k."""
@@ -45,10 +43,11 @@ class AttentionRemedy(Remedy):
     def begin(self) -> None:
         """A forward pass begins: forget what was kept of the last one."""
 
-    def from_qkv(self, q: Tensor, k: Tensor, v: Tensor, attention: Attention) -> Tensor:
+    def from_qkv(self, q: Tensor, k: Tensor, v: Tensor, call: SdpaCall) -> Tensor:
         if self.heads > 1:
             self.heads_of(q)
-        return self.mix(attention(*self.aim(q, k), self.scale), v)
+        P = call.probabilities(*self.aim(q, k), self.scale)
+        return self.mix(call.dropout(self.pattern(P)), v)  # in this order: what dropout removes is not a mask
 
     def from_pattern(self, P: Tensor) -> Tensor:
         own = type(self)

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.errors import HookError, UsageError
-from depthscope.remedies._attention import Attention
 from depthscope.remedies._copies import Copies
 from depthscope.remedies._weight import matrices
-from depthscope.traces.attend import Attend
+from depthscope.traces.attend import Attend, SdpaCall
 from depthscope.traces.look import Span
 from depthscope.traces.stream import INNER, Follow
 from depthscope.traces.tokens import first_tokens, tokens_out
@@ -117,6 +116,8 @@ class Inside(Site):
         self.met: set[str] = set()
 
     def begin(self) -> None:
+        if getattr(self.meets.remedy, "is_off", False):
+            return
         _refuse_checkpointing(self.meets)
         self.follow = Follow(self.meets.model, self.spans, self._act)
         self.follow.__enter__()
@@ -142,23 +143,28 @@ class InAttention(Site):
 
     def __init__(self, meets: Meets, spans: list[Span]) -> None:
         super().__init__(meets, spans)
-        self.block = ""
+        self.block: str | None = None
         self.attend: Attend | None = None
         for span in dict.fromkeys(spans):
-            module = meets.model.get_submodule(span.entry)
-            self.handles.append(module.register_forward_pre_hook(self._enters(span.block)))
+            first, last = (meets.model.get_submodule(path) for path in (span.entry, span.exit))
+            self.handles.append(first.register_forward_pre_hook(self._running(span.block)))
+            self.handles.append(last.register_forward_hook(self._running(None), always_call=True))
 
-    def _enters(self, block: str) -> Callable[..., None]:
+    def _running(self, block: str | None) -> Callable[..., None]:
         def hook(*_: Any) -> None:
             self.block = block
 
         return hook
 
+    @property
+    def here(self) -> bool:
+        return self.block is not None
+
     def begin(self) -> None:
         if self.meets.remedy.is_off:
             return
         _refuse_checkpointing(self.meets)
-        self.block = ""
+        self.block = None
         for remedy in self.meets.copies:
             remedy.begin()
         self.attend = Attend(self)
@@ -169,13 +175,13 @@ class InAttention(Site):
             attend, self.attend = self.attend, None
             attend.__exit__(None, None, None)
 
-    def from_qkv(self, q: Tensor, k: Tensor, v: Tensor, attention: Attention) -> Tensor:
+    def from_qkv(self, q: Tensor, k: Tensor, v: Tensor, call: SdpaCall) -> Tensor:
         self.meets.fired += 1
-        return self.meets.copies[self.block].from_qkv(q, k, v, attention)
+        return self.meets.copies[str(self.block)].from_qkv(q, k, v, call)
 
     def from_pattern(self, P: Tensor) -> Tensor:
         self.meets.fired += 1
-        return self.meets.copies[self.block].from_pattern(P)
+        return self.meets.copies[str(self.block)].from_pattern(P)
 
 
 class InWeights(Site):

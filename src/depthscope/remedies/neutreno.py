@@ -8,7 +8,10 @@ from depthscope.remedies._attention import AttentionRemedy
 
 @shelve("remedy")
 class NeuTRENO(AttentionRemedy):
-    """SA_l = P v_l + lam (v_1 - v_l), v_1 the values of the first layer.    Nguyen et al. 2023 (2312.00751)"""
+    """SA_l = P v_l + lam (v_1 - v_l), v_1 the values of the first layer.    Nguyen et al. 2023 (2312.00751)
+
+    With blocks= the first is the first of those.
+    """
 
     source = "Nguyen, Nguyen & Baraniuk 2023 (2312.00751); lam 0.6 for DeiT"
     off = {"lam": 0.0}

@@ -1,6 +1,5 @@
 """Let something else compute self-attention while a model runs, wherever the model computes it."""
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -13,9 +12,12 @@ from depthscope.traces.attention import attention_in, is_mha, mha_body, sdpa_arg
 class Attends(Protocol):
     """What takes over: from queries, keys and values, or from P alone where the model takes a softmax of its own."""
 
-    def from_qkv(
-        self, q: Tensor, k: Tensor, v: Tensor, attention: Callable[[Tensor, Tensor, float | None], Tensor]
-    ) -> Tensor: ...
+    @property
+    def here(self) -> bool:
+        """Whether the attention that is being computed is to be taken over."""
+        ...
+
+    def from_qkv(self, q: Tensor, k: Tensor, v: Tensor, call: "SdpaCall") -> Tensor: ...
 
     def from_pattern(self, P: Tensor) -> Tensor: ...
 
@@ -33,6 +35,8 @@ class Attend(TorchFunctionMode):
             with self:
                 return mha_body(func)(*args, **kwargs)
         name = getattr(func, "__name__", "")
+        if not self.attends.here:
+            return func(*args, **kwargs)
         if name == "scaled_dot_product_attention":
             call = sdpa_arguments(args, kwargs)
             q, k, v = call["query"], call["key"], call["value"]
@@ -40,19 +44,28 @@ class Attend(TorchFunctionMode):
                 return func(*args, **kwargs)
             if call.get("enable_gqa") and q.shape[-3] != k.shape[-3]:
                 k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) for x in (k, v))
-            return self.attends.from_qkv(q, k, v, lambda q, k, scale: probabilities(q, k, scale, call))
+            return self.attends.from_qkv(q, k, v, SdpaCall(call))
         result = func(*args, **kwargs)
         seen = attention_in(func, name, args, kwargs, result)
         return self.attends.from_pattern(result) if seen is not None else result
 
 
-def probabilities(q: Tensor, k: Tensor, scale: float | None, call: dict[str, Any]) -> Tensor:
-    """P (..., n, n) as scaled_dot_product_attention would have it, its dropout included; scale None is its own."""
-    scale = call.get("scale") if scale is None else scale
-    scores = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
-    bias = call.get("attn_mask")
-    if call.get("is_causal"):
-        bias = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-    if bias is not None:
-        scores = scores.masked_fill(~bias, -torch.inf) if bias.dtype == torch.bool else scores + bias
-    return torch.dropout(scores.softmax(-1), call.get("dropout_p") or 0.0, train=True)
+class SdpaCall:
+    """The two halves of a call of scaled_dot_product_attention that are the model's own: its P, and its dropout."""
+
+    def __init__(self, call: dict[str, Any]) -> None:
+        self.call = call
+
+    def probabilities(self, q: Tensor, k: Tensor, scale: float | None = None) -> Tensor:
+        """P (..., n, n) before dropout; scale None is the model's own."""
+        scale = self.call.get("scale") if scale is None else scale
+        scores = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
+        bias = self.call.get("attn_mask")
+        if self.call.get("is_causal"):
+            bias = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        if bias is not None:
+            scores = scores.masked_fill(~bias, -torch.inf) if bias.dtype == torch.bool else scores + bias
+        return scores.softmax(-1)
+
+    def dropout(self, P: Tensor) -> Tensor:
+        return torch.dropout(P, self.call.get("dropout_p") or 0.0, train=True)

@@ -1,8 +1,8 @@
 """Follow the residual stream through the blocks of a running model, and change it at a named site.
 
 The stream starts at the block's input. A sum that has the stream (a norm or a multiple of it) as one operand moves it
-on: the first sum after attention is sa_sum, its other operand sa_out, the next sum ffn_sum. A norm of the stream before attention makes the block
-pre-norm. No names of modules are needed, and nothing is stored.
+on: the first sum after attention is sa_sum, its other operand sa_out, the next sum ffn_sum. A norm of the stream before
+attention makes the block pre-norm. No names of modules are needed, and nothing is stored.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """What a wiring is: how one block joins its branches, its residuals and its norms."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -13,15 +13,19 @@ Branch = Callable[[Tensor], Tensor]
 class Wiring(nn.Module):
     """A wiring writes `steps`: named states in the order in which they arise, the last being the block's output.
 
-    It owns the norms and scalars of its block; `index` counts blocks from 1, for wirings that depend on depth. `reads`
-    is the letter of the state that attention reads. `beginning` is what comes before the first block, `ending` what
-    follows the last. `gain` multiplies the matrices where they are drawn, `fit_` changes the branches themselves.
+    It declares its source, the plain wiring that it mends, and with which values of its scalars it is that one. It owns
+    the norms and scalars of its block; `index` counts blocks from 1, for wirings that depend on depth. `reads` is the
+    letter of the state that attention reads. `beginning` comes before the first block, `ending` after
+    the last. `gain` multiplies the matrices where they are drawn, `fit_` changes the branches themselves.
 
     Where more than one stream runs from block to block, `beginning` returns a tuple, the main stream first, steps takes
     that tuple for X, `streams` names the steps that are the further streams, and `ending` takes them all. A scan reads
     the main stream.
     """
 
+    source: ClassVar[str]  # paper, year
+    plain: ClassVar[str | None] = None  # the wiring to compare it with, which takes its place to switch it off
+    off: ClassVar[dict[str, float]] = {}  # attributes of every block with which it computes as the plain one
     reads = "X"
     streams: tuple[str, ...] = ()
 

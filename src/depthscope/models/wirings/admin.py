@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 class Admin(PostNorm):
     """Y_1 = omega_1 * X + alpha SA(X),  Y_2 = LN(Y_1),  Y_3 = omega_2 * Y_2 + FFN(Y_2),  Y_4 = LN(Y_3)"""
 
+    source = "Liu et al. 2020 (2004.08249)"
+    plain = "post_norm"
+    off = {"omega_1": 1.0, "omega_2": 1.0}
+
     def __init__(self, design: Design, index: int) -> None:
         super().__init__(design, index)
         self.omega_1, self.omega_2 = nn.Parameter(torch.ones(design.d)), nn.Parameter(torch.ones(design.d))

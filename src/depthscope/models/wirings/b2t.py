@@ -15,6 +15,9 @@ from depthscope.models.wirings.post_norm import PostNorm
 class B2T(PostNorm):
     """Y_1 = X + alpha SA(X),  Y_2 = LN(Y_1),  Y_3 = Y_2 + FFN(Y_2) + X,  Y_4 = LN(Y_3)"""
 
+    source = "Takase et al. 2022 (2206.00330)"
+    plain = "post_norm"
+
     def steps(self, X: Tensor, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
         Y_1 = torch.add(X, SA(X), alpha=self.alpha)
         Y_2 = self.norm_1(Y_1)

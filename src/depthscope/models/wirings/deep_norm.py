@@ -17,6 +17,10 @@ from depthscope.models.wirings.post_norm import PostNorm
 class DeepNorm(PostNorm):
     """Y_1 = alpha_N X + alpha SA(X), Y_2 = LN(Y_1), Y_3 = alpha_N Y_2 + FFN(Y_2), Y_4 = LN(Y_3); alpha_N^4 = 2 depth"""
 
+    source = "Wang et al. 2022 (2203.00555)"
+    plain = "post_norm"
+    off = {"alpha_N": 1.0}
+
     def __init__(self, design: Design, index: int) -> None:
         super().__init__(design, index)
         self.alpha_N, self.beta = (2 * design.depth) ** 0.25, (8 * design.depth) ** -0.25

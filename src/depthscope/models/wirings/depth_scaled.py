@@ -16,6 +16,10 @@ from depthscope.models.wirings._wiring import Branch, Wiring
 class DepthScaled(Wiring):
     """Y_1 = X + alpha SA(X) / sqrt(L),  Y_2 = LN(Y_1),  Y_3 = Y_2 + FFN(Y_2) / sqrt(L),  Y_4 = LN(Y_3);  L = depth"""
 
+    source = "Noci et al. 2022 (2206.03126)"
+    plain = "post_norm"
+    off = {"scale": 1.0}
+
     def __init__(self, design: Design, index: int) -> None:
         super().__init__(design, index)
         self.scale = design.depth**-0.5

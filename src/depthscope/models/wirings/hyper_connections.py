@@ -58,6 +58,8 @@ class _End(nn.Module):
 class HyperConnections(Wiring):
     """X_hat = LN(A_m^T S), S_1 = A_r^T S + B alpha SA(X_hat), Y_hat = LN(A_m^T S_1),  S_2 = A_r^T S_1 + B FFN(Y_hat)"""
 
+    source = "Zhu et al. 2024 (2409.19606)"
+    plain = "pre_norm"
     reads = "X_hat"
 
     def __init__(self, design: Design, index: int) -> None:

@@ -12,6 +12,9 @@ from depthscope.models.wirings._wiring import Branch, Wiring
 class LayerNormScaling(Wiring):
     """X_hat = LN(X) / sqrt(l),  Y = X + alpha SA(X_hat),  Y_hat = LN(Y) / sqrt(l),  Z = Y + FFN(Y_hat); LN at end"""
 
+    source = "Sun et al. 2025 (2502.05795)"
+    plain = "pre_norm"
+    off = {"scale": 1.0}
     reads = "X_hat"
 
     def __init__(self, design: Design, index: int) -> None:

@@ -17,6 +17,9 @@ def first_g(depth: int) -> float:
 class LayerScale(Wiring):
     """X_hat = LN(X),  Y = X + g_1 * alpha SA(X_hat),  Y_hat = LN(Y),  Z = Y + g_2 * FFN(Y_hat);  LN at the end"""
 
+    source = "Touvron et al. 2021 (2103.17239)"
+    plain = "pre_norm"
+    off = {"g_1": 1.0, "g_2": 1.0}
     reads = "X_hat"
 
     def __init__(self, design: Design, index: int) -> None:

@@ -15,6 +15,9 @@ SHARE = 0.25  # the paper's a: 3 blocks of 12
 class MixLN(Wiring):
     """blocks l <= depth / 4 as post_norm, the others as pre_norm; one more LN after the last block"""
 
+    source = "Li et al. 2024 (2412.13795)"
+    plain = "pre_norm"
+
     def __init__(self, design: Design, index: int) -> None:
         super().__init__(design, index)
         self.wired = (PostNorm if index <= SHARE * design.depth else PreNorm)(design, index)

@@ -15,6 +15,9 @@ from depthscope.models.wirings.sandwich import Sandwich
 class PeriLN(Sandwich):
     """X_hat = LN(X), A = LN(SA(X_hat)), Y = X + alpha A, Y_hat = LN(Y), F = LN(FFN(Y_hat)), Z = Y + F; LN both ends"""
 
+    source = "Kim et al. 2025 (2502.02732)"
+    plain = "pre_norm"
+
     @staticmethod
     def beginning(design: Design) -> nn.Module:
         return nn.LayerNorm(design.d)

@@ -12,6 +12,8 @@ from depthscope.models.wirings._wiring import Branch, Wiring
 class PostNorm(Wiring):
     """Y_1 = X + alpha SA(X),  Y_2 = LN(Y_1),  Y_3 = Y_2 + FFN(Y_2),  Y_4 = LN(Y_3)"""
 
+    source = "Vaswani et al. 2017 (1706.03762)"
+
     def __init__(self, design: Design, index: int) -> None:
         super().__init__(design, index)
         self.norm_1, self.norm_2 = nn.LayerNorm(design.d), nn.LayerNorm(design.d)

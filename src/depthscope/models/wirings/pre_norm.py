@@ -12,6 +12,8 @@ from depthscope.models.wirings._wiring import Branch, Wiring
 class PreNorm(Wiring):
     """X_hat = LN(X),  Y = X + alpha SA(X_hat),  Y_hat = LN(Y),  Z = Y + FFN(Y_hat); one more LN after the last block"""
 
+    source = "Xiong et al. 2020 (2002.04745)"
+    plain = "post_norm"
     reads = "X_hat"
 
     def __init__(self, design: Design, index: int) -> None:

@@ -30,6 +30,8 @@ class _End(nn.Module):
 class ResiDual(Wiring):
     """Y_1 = X + alpha SA(X), Y_2 = LN(Y_1), Y_3 = Y_2 + FFN(Y_2), D_1 = D + alpha SA(X) + FFN(Y_2), Y_4 = LN(Y_3)"""
 
+    source = "Xie et al. 2023 (2304.14802)"
+    plain = "post_norm"
     streams = ("D_1",)
 
     def __init__(self, design: Design, index: int) -> None:

@@ -12,6 +12,9 @@ from depthscope.models.wirings._wiring import Branch, Wiring
 class ReZero(Wiring):
     """Y = X + a alpha SA(X),  Z = Y + a FFN(Y);  a = 0 at the start, one for each block: the identity"""
 
+    source = "Bachlechner et al. 2020 (2003.04887)"
+    plain = "post_norm"
+
     def __init__(self, design: Design, index: int) -> None:
         super().__init__(design, index)
         self.a = nn.Parameter(torch.zeros(()))

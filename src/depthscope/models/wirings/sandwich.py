@@ -12,6 +12,8 @@ from depthscope.models.wirings._wiring import Branch, Wiring
 class Sandwich(Wiring):
     """X_hat = LN(X), A = LN(SA(X_hat)), Y = X + alpha A, Y_hat = LN(Y), F = LN(FFN(Y_hat)), Z = Y + F; LN at end"""
 
+    source = "Ding et al. 2021 (2105.13290)"
+    plain = "pre_norm"
     reads = "X_hat"
 
     def __init__(self, design: Design, index: int) -> None:

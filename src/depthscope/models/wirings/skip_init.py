@@ -16,6 +16,9 @@ from depthscope.models.wirings._wiring import Branch, Wiring
 class SkipInit(Wiring):
     """X_hat = LN(X),  Y = X + a_1 alpha SA(X_hat),  Y_hat = LN(Y),  Z = Y + a_2 FFN(Y_hat);  LN at the end"""
 
+    source = "De & Smith 2020 (2002.10444)"
+    plain = "pre_norm"
+    off = {"a_1": 1.0, "a_2": 1.0}
     reads = "X_hat"
 
     def __init__(self, design: Design, index: int) -> None:

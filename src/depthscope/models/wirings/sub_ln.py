@@ -28,6 +28,9 @@ class _Projection(nn.Linear):
 class SubLN(PreNorm):
     """X_hat = LN(X), Y = X + alpha LN(heads(X_hat)) W_O, Y_hat = LN(Y), Z = Y + LN(hidden(Y_hat)) W_2; LN at the end"""
 
+    source = "Wang et al. 2022 (2210.06423)"
+    plain = "pre_norm"
+
     def __init__(self, design: Design, index: int) -> None:
         super().__init__(design, index)
         self.gamma = math.log(2 * design.depth) ** 0.5

@@ -1,0 +1,186 @@
+"""What fix_ promises for every remedy on the shelf, in whole models: also for the one that is added tomorrow."""
+
+import inspect
+import json
+import re
+
+import pytest
+import torch
+import transformers as T
+from torch import Tensor, nn
+
+import depthscope as ds
+from depthscope._registry import TABLES
+from depthscope.models.design import shelves
+from depthscope.remedies._remedy import Remedy
+
+shelves()
+REMEDIES, WIRINGS = TABLES["remedy"], TABLES["wiring"]
+each_remedy = pytest.mark.parametrize("name", sorted(REMEDIES))
+each_wiring = pytest.mark.parametrize("name", sorted(w for w in WIRINGS if WIRINGS[w].plain))
+D = 32
+X = torch.randn(3, 7, D, generator=torch.Generator().manual_seed(1)) + 0.3
+IDS = torch.randint(1, 99, (3, 7), generator=torch.Generator().manual_seed(2))
+SIZES = {"hidden_size": D, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "vocab_size": 99}
+FIXED = {"FeatScale": {"s": -0.4, "t": 0.3}, "SigmaReparam": {"gain": 0.9}}  # those that learn by default
+
+
+def build(name: str, **options) -> Remedy:
+    """The remedy at a fixed strength that shows."""
+    known = inspect.signature(REMEDIES[name]).parameters
+    needed = {"d": D} if "d" in known else {}
+    fixed = {"learnable": False} if "learnable" in known else {}
+    return REMEDIES[name](**needed | fixed | FIXED.get(name, {}) | options)
+
+
+def encoder(**options) -> nn.TransformerEncoder:
+    layer = nn.TransformerEncoderLayer(D, 4, 64, dropout=0.0, batch_first=True, **options)
+    return nn.TransformerEncoder(layer, 3, enable_nested_tensor=False).eval()
+
+
+def bert() -> nn.Module:
+    return T.BertModel(T.BertConfig(**SIZES, initializer_range=0.1)).eval()
+
+
+def causal_models() -> list[nn.Module]:
+    gpt2 = T.GPT2Model(T.GPT2Config(n_embd=D, n_layer=2, n_head=4, vocab_size=99, initializer_range=0.1))
+    llama = T.LlamaModel(T.LlamaConfig(**SIZES, num_key_value_heads=2, initializer_range=0.1))
+    return [gpt2.eval(), llama.eval()]
+
+
+@each_remedy
+def test_the_facts_are_declared(name: str) -> None:
+    remedy = REMEDIES[name]
+    assert issubclass(remedy, Remedy) and remedy.__name__ == name
+    assert re.search(r"\((\d{4}\.\d{5})\)", remedy.source), "the source names the paper"
+    assert remedy.off and set(remedy.off) | set(remedy.learns) <= set(inspect.signature(remedy).parameters)
+    assert " = " in remedy.__doc__.splitlines()[0], "the first line is the formula: depthscope ls prints it"
+    assert isinstance(build(name).causal_safe, bool)
+
+
+@each_remedy
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@torch.no_grad()
+def test_shape_and_dtype_are_kept(name: str, dtype: torch.dtype) -> None:
+    model = encoder().to(dtype)
+    with ds.fix_(model, build(name)) as fix:
+        Y = model(X.to(dtype))
+    assert Y.shape == X.shape and Y.dtype == dtype and Y.isfinite().all() and fix.fired >= 2
+
+
+@each_remedy
+def test_gradients_are_right(name: str) -> None:
+    model = ds.models.classic(2, 8, 2, activation="gelu").double()
+    small = torch.randn(1, 4, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(3)).requires_grad_()
+    options = {"d": 8} if "d" in inspect.signature(REMEDIES[name]).parameters else {}
+    with ds.fix_(model, build(name, **options)):
+        assert torch.autograd.gradcheck(model, small, atol=1e-5)
+        weight = model.blocks[0].attention.W.weight
+        loss = model(small).square()[..., :3].sum()
+        slope = torch.autograd.grad(loss, weight)[0][1, 2]
+        with torch.no_grad():
+            values = []
+            for step in (1e-5, -2e-5):
+                weight[1, 2] += step
+                values.append(model(small).square()[..., :3].sum())
+    torch.testing.assert_close((values[0] - values[1]) / 2e-5, slope, rtol=1e-5, atol=1e-8)
+
+
+@each_remedy
+@torch.no_grad()
+def test_switched_off_and_undone_the_model_is_bit_equal(name: str) -> None:
+    for model, inputs in (
+        (encoder(), X),
+        (encoder(norm_first=True), X),
+        (bert(), IDS),
+        *((model, IDS) for model in causal_models()),
+    ):
+        before, state = out(model, inputs), list(model.state_dict())
+        with ds.fix_(model, build(name, **REMEDIES[name].off)):
+            assert torch.equal(out(model, inputs), before)
+        if name == "SoftDecay" and inputs is IDS:
+            continue  # not in a causal model
+        fix = ds.fix_(model, build(name))
+        assert list(model.state_dict()) == state, "a fixed strength adds no key"
+        assert not torch.allclose(out(model, inputs), before, atol=1e-3)
+        fix.undo()
+        assert torch.equal(out(model, inputs), before) and list(model.state_dict()) == state
+        assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+@each_remedy
+@torch.no_grad()
+def test_padding_does_not_matter(name: str) -> None:
+    model, mask = bert(), torch.ones(3, 7, dtype=torch.long)
+    mask[:, 5:] = 0
+    with ds.fix_(model, build(name)):
+        short = model(input_ids=IDS[:, :5]).last_hidden_state
+        found = []
+        for filler in (0, 7):
+            ids = IDS.masked_fill(mask == 0, filler)
+            found.append(model(input_ids=ids, attention_mask=mask).last_hidden_state[:, :5])
+    assert torch.equal(*found)
+    torch.testing.assert_close(found[0], short, rtol=1e-4, atol=1e-4)
+
+
+@each_remedy
+@torch.no_grad()
+def test_changing_a_token_moves_no_output_before_it(name: str) -> None:
+    for model in causal_models():
+        with ds.fix_(model, build(name)) as fix:
+            if REMEDIES[name].causal is None and not fix.remedy.causal_safe:
+                with pytest.raises(ds.errors.CausalLeakError):
+                    model(IDS)
+                continue
+            before = out(model, IDS)
+            for j in range(1, 7):
+                other = IDS.clone()
+                other[:, j] = (other[:, j] + 1) % 99
+                after = out(model, other)
+                assert torch.equal(after[:, :j], before[:, :j]) and not torch.equal(after[:, j:], before[:, j:])
+
+
+@each_remedy
+@torch.no_grad()
+def test_a_fix_is_described_and_built_again(name: str) -> None:
+    model = encoder()
+    with ds.fix_(model, build(name), blocks="layers.1") as fix:
+        first, data = model(X), json.loads(json.dumps(fix.describe()))
+    with ds.fix_(model, data) as again:
+        assert torch.equal(model(X), first)
+        assert again.describe() == data and repr(again) == repr(fix)
+
+
+@each_remedy
+@torch.no_grad()
+def test_per_block_choice(name: str) -> None:
+    """In the second and third block alone, the first is as it was."""
+    model, seen = encoder(), []
+    handle = model.layers[0].register_forward_hook(lambda m, a, output: seen.append(output))
+    before = model(X)
+    with ds.fix_(model, build(name), blocks="layers.[12]"):
+        after = model(X)
+    handle.remove()
+    assert torch.allclose(seen[0], seen[-1], atol=1e-6) and not torch.allclose(before, after, atol=1e-3)
+
+
+@each_wiring
+@torch.no_grad()
+def test_a_wiring_switched_off_is_the_plain_one(name: str) -> None:
+    wiring = WIRINGS[name]
+    assert re.search(r"\((\d{4}\.\d{5})\)", wiring.source) and wiring.plain in WIRINGS
+    mended, plain = (ds.models.classic(3, D, 4, wiring=w) for w in (name, wiring.plain))
+    missing = mended.load_state_dict(plain.state_dict(), strict=False)
+    assert not [key for key in missing.unexpected_keys if "attention" in key or "ffn" in key]
+    if not wiring.off:
+        return  # nothing of it can be turned down: it is switched off by taking the other
+    for block in mended:
+        for attribute, value in wiring.off.items():
+            now = getattr(block.wiring, attribute)
+            now.fill_(value) if isinstance(now, Tensor) else setattr(block.wiring, attribute, value)
+    assert torch.equal(mended(X), plain(X))
+
+
+def out(model: nn.Module, inputs: Tensor) -> Tensor:
+    result = model(inputs)
+    return result if isinstance(result, Tensor) else result.last_hidden_state
