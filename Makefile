@@ -20,6 +20,7 @@ test: .venv/test
 bench: .venv/test
 	$(BIN)/python benchmarks/scan.py
 	$(BIN)/python benchmarks/reproduce.py
+	$(BIN)/python benchmarks/remedies.py
 
 docs: .venv/demo
 	$(BIN)/python -m depthscope.notation > docs/notation.md

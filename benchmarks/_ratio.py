@@ -3,6 +3,9 @@
 import time
 from collections.abc import Callable
 
+import torch
+from torch import Tensor, nn
+
 
 def ratio(slow: Callable[[], object], fast: Callable[[], object], rounds: int) -> tuple[float, float]:
     """Fastest time of the first over that of the second, the two alternating; and the second's in seconds."""
@@ -15,6 +18,18 @@ def ratio(slow: Callable[[], object], fast: Callable[[], object], rounds: int) -
             column.append(time.perf_counter() - start)
     a, b = map(min, times)
     return a / b, b
+
+
+def training_step(model: nn.Module, inputs: Tensor, labels: Tensor) -> Callable[[], None]:
+    """One step of a classifier: forward, backward, AdamW."""
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step() -> None:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+
+    return step
 
 
 def line(what: str, value: float, limit: str, more: str = "") -> None:

@@ -1,7 +1,7 @@
 """Batched trials and the reference ViT, as ratios measured in one run: python benchmarks/reproduce.py   (a minute)"""
 
 import torch
-from _ratio import line, ratio
+from _ratio import line, ratio, training_step
 from torch import Tensor, nn
 
 import depthscope as ds
@@ -56,19 +56,9 @@ def vit_step() -> None:
         def forward(self, images: Tensor) -> Tensor:
             return self.shell.head(self.shell.pool(self.encoder(self.shell.tokens(images))))
 
-    def step_of(model: nn.Module):
-        optimizer = torch.optim.AdamW(model.parameters())
-
-        def step() -> None:
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(images), labels).backward()
-            optimizer.step()
-
-        return step
-
-    peer = step_of(Peer())
+    peer = training_step(Peer(), images, labels)
     for words, bias in (("as in the paper", False), ("with the peer's biases", True)):
-        times, seconds = ratio(step_of(ds.models.vit("yu2023", depth=depth, bias=bias)), peer, 15)
+        times, seconds = ratio(training_step(ds.models.vit("yu2023", depth=depth, bias=bias), images, labels), peer, 15)
         line(f"ViT training step, {words} / nn.TransformerEncoder", times, "most 1.0", f"peer {seconds:.2f} s")
 
 

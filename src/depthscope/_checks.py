@@ -1,4 +1,4 @@
-"""Shape, mask and probability checks with one form of message."""
+"""Shape, mask and probability checks with one form of message, and what counts as nothing."""
 
 import torch
 from torch import Tensor
@@ -71,3 +71,21 @@ def check_stochastic(P: Tensor, mask: Tensor | None = None, *, where: str) -> No
             f"off by {worst:.3g} and the smallest entry is {lowest:.3g}. Give the matrix after "
             "the softmax and before dropout."
         )
+
+
+def rms(X: Tensor) -> float:
+    """Root mean square of all entries, summed in float32 or better."""
+    wide = torch.promote_types(X.dtype, torch.float32)
+    return float(torch.linalg.vector_norm(X.detach(), dtype=wide)) / max(1, X.numel()) ** 0.5
+
+
+def rounding_floor(dtype: torch.dtype) -> float:
+    """RMS of a mean token, relative to that of its tokens, below which it is only what rounding left of a zero.
+
+    Of a mean that was subtracted, rounding leaves about 0.2 eps; of one that held a share s of the energy,
+    0.6 eps sqrt(s / (1 - s)), 60 eps where s was 0.9999. In float32 and float64 there is room for all of it: means
+    that carry a signal are above 1e-3 there. In half precision there is not: tau = 0.9 leaves 1.3 eps in bfloat16. So
+    its floor is eps / 2, by which the rounding of a single token may change it.
+    """
+    facts = torch.finfo(dtype)
+    return facts.eps * (128 if facts.bits >= 32 else 0.5)

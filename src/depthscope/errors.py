@@ -37,6 +37,10 @@ class CausalLeakError(DepthscopeError, ValueError):
     """An operation over all tokens was about to let a causal model see its future."""
 
 
+class VanishedError(DepthscopeError, ArithmeticError):
+    """Of a signal that something should be learned from, only rounding noise is left."""
+
+
 class ForwardError(DepthscopeError, RuntimeError):
     """The user's model raised while it ran."""
 

@@ -7,12 +7,12 @@ import torch
 
 import depthscope as ds
 from depthscope._registry import TABLES
-from depthscope.errors import ShapeError, UnknownNameError, UsageError
+from depthscope.errors import ShapeError, UnknownNameError, UsageError, VanishedError
 from depthscope.models import ViT, vit
 from depthscope.models.design import shelves, streams_of
 
 shelves()
-each_pooling = pytest.mark.parametrize("pooling", ["cls", "attention"])
+each_pooling = pytest.mark.parametrize("pooling", ["cls", "mean", "attention"])
 SMALL = {"depth": 2, "d": 8, "h": 2, "side": 12, "patch": 4, "classes": 5}
 
 
@@ -84,6 +84,114 @@ def test_gradients_reach_every_parameter(pooling):
         assert (parameter.grad != 0).any(), name
 
 
+# mean pooling
+
+HALF, WIDE = [torch.bfloat16, torch.float16], [torch.float32, torch.float64]
+EVERY, LAST, ALL_BUT_LAST = (
+    "transformer.blocks.*",
+    "transformer.blocks.2",
+    [f"transformer.blocks.{i}" for i in range(2)],
+)
+DEEP = {"depth": 3, "d": 32, "h": 4, "side": 16, "pooling": "mean"}
+
+
+def centred(n, dtype, share=0.0):
+    """Tokens (2, n, 64) of which a share of the energy was common to all, rounded, and then their mean subtracted."""
+    X = torch.randn(2, n, 64, dtype=torch.float64)
+    X = X - X.mean(1, keepdim=True)
+    common = torch.randn(2, 1, 64, dtype=torch.float64)
+    X = (X * (1 - share) ** 0.5 + common * share**0.5).to(dtype)
+    return X - X.mean(1, keepdim=True)
+
+
+def removed(model, tau=1.0, blocks=EVERY):
+    return ds.fix_(model, ds.remedies.DeEscalate(tau=tau), at="block_out", blocks=blocks)
+
+
+def test_mean_pooling_gives_every_token_the_same_weight():
+    model, X = vit(**SMALL, pooling="mean"), torch.randn(3, 9, 8)
+    torch.testing.assert_close(model.pool(X), sum(X[:, i] for i in range(9)) / 9)
+
+
+@pytest.mark.parametrize("n", [3, 17, 256, 4096])
+@pytest.mark.parametrize("dtype", [*WIDE, *HALF], ids=str)
+def test_what_rounding_leaves_of_a_mean_is_refused(dtype, n):
+    pool = vit(**SMALL, pooling="mean").pool
+    for share in (0.0, 0.3, 0.5, 0.9, 0.99, 0.9999)[: None if dtype in WIDE else 2]:
+        with pytest.raises(VanishedError, match=r"^vit: mean pooling must leave more of the tokens than round"):
+            pool(centred(n, dtype, share))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 17, 256, 4096])
+@pytest.mark.parametrize("dtype", [*WIDE, *HALF], ids=str)
+def test_unrelated_and_equal_tokens_are_pooled(dtype, n):
+    """Means of unrelated tokens are the smallest that come of themselves: 1 / sqrt(n) of the tokens."""
+    pool, X = vit(**SMALL, pooling="mean").pool, torch.randn(2, n, 64, dtype=torch.float64)
+    rounding = {"rtol": 0, "atol": 2 * torch.finfo(dtype).eps, "check_dtype": False}
+    torch.testing.assert_close(pool(X.to(dtype)), X.to(dtype).double().mean(1), **rounding)
+    torch.testing.assert_close(
+        pool(X[:, :1].expand(2, n, 64).to(dtype)), X[:, 0].to(dtype), **rounding | {"rtol": 0.01}
+    )
+
+
+def test_no_tokens_and_no_images_are_none_of_its_business():
+    pool = vit(**SMALL, pooling="mean").pool
+    assert pool(torch.zeros(2, 5, 8)).abs().max() == 0
+    assert pool(torch.randn(0, 5, 8)).shape == (0, 8)
+    assert pool(torch.full((2, 5, 8), math.nan)).isnan().all()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("blocks", [EVERY, LAST], ids=["every block", "last block"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_complete_de_escalation_before_mean_pooling_is_refused(dtype, blocks):
+    model, x = vit(**DEEP).to(dtype), images(2, side=16).to(dtype)
+    plain = model(x)
+    fix = removed(model, blocks=blocks)
+    with pytest.raises(VanishedError, match=r'got \S+e-\d+\. .* use pooling="cls", a tau below 1, or leave the last'):
+        model(x)
+    fix.undo()
+    assert torch.equal(model(x), plain)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("pooling", ["cls", "attention"])
+def test_complete_de_escalation_before_another_pooling_is_fine(pooling):
+    model = vit(**DEEP | {"pooling": pooling})
+    with removed(model):
+        assert model(images(2, side=16)).isfinite().all()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("wiring", ["post_norm", "pre_norm"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("side", [8, 16, 32], ids="side {}".format)
+def test_a_mean_that_is_left_is_pooled(side, dtype, wiring):
+    model, x = vit(**DEEP | {"side": side, "wiring": wiring}).to(dtype), images(2, side=side).to(dtype)
+    assert model(x).isfinite().all()
+    for tau, blocks in ((0.5, EVERY), (0.9, EVERY), (1.0, ALL_BUT_LAST)):
+        with removed(model, tau, blocks):
+            assert model(x).isfinite().all()
+
+
+@torch.no_grad()
+def test_collapsed_tokens_are_pooled():
+    model, x = vit(**DEEP | {"depth": 40}, weights="xavier"), images(2, side=16)
+    assert ds.metrics.t_div(model.transformer(model.tokens(x))).max() < 1e-6
+    assert model(x).isfinite().all()
+
+
+@torch.no_grad()
+def test_a_final_norm_keeps_the_pooled_vector_off_the_floor():
+    """Each token is scaled by a number of its own, so the mean is no longer zero: little, but far from rounding."""
+    model, x = vit(**DEEP, wiring="pre_norm"), images(2, side=16)
+    with removed(model):
+        X = []
+        model.pool.register_forward_pre_hook(lambda _, args: X.append(args[0].double()))
+        model(x)
+    assert 1e-3 < X[0].mean(1).norm() / X[0].norm() * 16**0.5 < 0.1
+
+
 # Table 1
 
 
@@ -147,7 +255,7 @@ def test_a_wrong_size_is_refused_with_its_value(case):
         ({"preset": "yu203"}, r"no preset is called 'yu203'\. Did you mean yu2023"),
         ({"preset": "base"}, r"no preset is called 'base'\. Known: yu2023"),
         ({"pooling": "atention"}, r"no pooling is called 'atention'\. Did you mean attention"),
-        ({"pooling": "mean"}, r"no pooling is called 'mean'\. Known: attention, cls"),
+        ({"pooling": "gem"}, r"no pooling is called 'gem'\. Known: attention, cls, mean"),
         ({"alfa": 2.0}, r"no choice is called 'alfa'\. Did you mean alpha"),
     ],
 )

@@ -5,8 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from depthscope._checks import rms, rounding_floor
 from depthscope._registry import unknown
-from depthscope.errors import ShapeError, UnknownNameError, UsageError
+from depthscope.errors import ShapeError, UnknownNameError, UsageError, VanishedError
 from depthscope.models.design import Design, check_size, design_of
 from depthscope.models.transformer import Transformer
 
@@ -22,6 +23,21 @@ class ClsPool(nn.Module):
         return X[:, 0]
 
 
+class MeanPool(nn.Module):
+    """sum_i x_i / n: every token weighs the same. Tokens without a mean are refused: their pooled vector is zero."""
+
+    def forward(self, X: Tensor) -> Tensor:
+        pooled = X.mean(-2)
+        size, left, floor = rms(X), rms(pooled), rounding_floor(X.dtype)
+        if left < floor * size:
+            raise VanishedError(
+                f"vit: mean pooling must leave more of the tokens than rounding noise, {floor:.1e} of their size in "
+                f"{X.dtype}; got {left / size:.1e}. Their mean was removed, as by complete de-escalation of the last "
+                'block: use pooling="cls", a tau below 1, or leave the last block out of blocks=.'
+            )
+        return pooled
+
+
 class AttentionPool(nn.Module):
     """sum_i p_i x_i with p = softmax(X w / sqrt(d)): one learned query looks at all tokens."""
 
@@ -34,7 +50,13 @@ class AttentionPool(nn.Module):
         return (p.unsqueeze(-2) @ X).squeeze(-2)
 
 
-POOLS = ("cls", "attention")
+POOLS = ("cls", "mean", "attention")
+
+
+def _pool(pooling: str, d: int) -> nn.Module:
+    if pooling == "attention":
+        return AttentionPool(d)
+    return ClsPool() if pooling == "cls" else MeanPool()
 
 
 class ViT(nn.Module):
@@ -52,7 +74,7 @@ class ViT(nn.Module):
         self.cls = nn.Parameter(torch.randn(1, 1, design.d)) if pooling == "cls" else None
         self.positions = nn.Parameter(torch.randn(tokens, design.d))
         self.transformer = Transformer(design)
-        self.pool = ClsPool() if pooling == "cls" else AttentionPool(design.d)
+        self.pool = _pool(pooling, design.d)
         self.head = nn.Linear(design.d, classes)
 
     def tokens(self, images: Tensor) -> Tensor:

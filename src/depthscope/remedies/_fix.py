@@ -37,6 +37,7 @@ class Fix:
             self.copies[matrix.path].start_(matrix.parameter)
         self.runs = self.fired = 0
         self.looking = False
+        self.on_change: Callable[[Tensor, Tensor], None] | None = None  # told of tokens before and after, by a scan
         self._looked: Looked | None = None
         self._site: Site | None = None
         self._mask: Tensor | None = None
@@ -171,7 +172,10 @@ class Fix:
             self._sums.append(stretch.now)
         else:
             Y = remedy(X) if mask is None else remedy(X, mask=mask)
-        return Y.transpose(0, 1) if time_first else Y
+        new = Y.transpose(0, 1) if time_first else Y
+        if self.on_change is not None:
+            self.on_change(tokens, new)
+        return new
 
     def _mask_of(self, X: Tensor) -> Tensor | None:
         """The mask (B, n) of these tokens, None when all of them count."""

@@ -28,7 +28,8 @@ def assemble(model: nn.Module, readings: list[Reading]) -> Scan:
     heads, head_counts, causal, residuals = _heads(readings)
     source = first.blocks[0].source
     placement = placement_of(first.anatomies)
-    notes = list(dict.fromkeys(note for r in readings for note in r.notes))
+    notes = _vanished_notes(readings)
+    notes += dict.fromkeys(note for r in readings for note in r.notes)
     notes += _attention_notes(readings, residuals)
     if readings[0].without_dropout is not None:
         notes.append("dropout was on: its noise counts as diversity, so the verdict rests on a second run without it")
@@ -116,6 +117,23 @@ def _heads(readings: list[Reading]) -> tuple[dict[str, Tensor], list[int], bool 
         for name, value in a.residuals.items():
             residuals[name] = max(residuals.get(name, 0.0), value)
     return heads, counts, verdicts.pop() if len(verdicts) == 1 else None, residuals
+
+
+def _vanished_notes(readings: list[Reading]) -> list[str]:
+    """One note for all who are given nothing, each with its smallest share over the batches."""
+    pairs = [pair for r in readings for pair in r.vanished.items()]
+    shares = {path: min(share for other, share in pairs if other == path) for path, _ in pairs}
+    if not shares:
+        return []
+    who = ", ".join(
+        f"{f'the input of {path}' if path else 'the output'} ({share:.1e})" for path, share in shares.items()
+    )
+    return [
+        f"VANISHED after the last block: {who}, as a share of the size of the tokens. Only rounding noise is left, so "
+        "the model can learn nothing but a bias there. Tokens without a mean (complete de-escalation, tau = 1) leave "
+        "mean pooling nothing: pool one token (cls) or by attention, take a tau below 1, or leave the last block out "
+        "of blocks= in ds.fix_"
+    ]
 
 
 def _attention_notes(readings: list[Reading], residuals: dict[str, float]) -> list[str]:

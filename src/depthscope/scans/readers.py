@@ -39,6 +39,11 @@ class StateNumbers:
     def energies(self) -> Energies:
         return Energies(float64(self.common), float64(self.centred))
 
+    @property
+    def token_size(self) -> float:
+        """Root mean square of the norms of all tokens that count."""
+        return math.sqrt((sum(self.common) + sum(self.centred)) / sum(self.tokens))
+
     def take_gradient(self, gradient: Tensor) -> None:
         self.gradient = float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
 

@@ -10,6 +10,7 @@ from depthscope.errors import MaskError
 from depthscope.metrics._chunks import Energies
 from depthscope.scans.readers import AttentionNumbers, StateNumbers, float64
 from depthscope.traces.blocks import Found
+from depthscope.traces.head import vanished
 from depthscope.traces.log import Attention, Call, Log, State
 from depthscope.traces.steps import Anatomy
 
@@ -34,6 +35,7 @@ class Reading:
         self.step_metrics = step_metrics
         self.notes = list(found.notes)
         self.without_dropout: list[Tensor] | None = None
+        self.vanished = vanished(log, found.blocks[-1])
         if mask is not None and not self.blocks[0].source.numbers.masked:
             shape = tuple(self.blocks[0].source.shape)
             raise MaskError(

@@ -14,6 +14,7 @@ from depthscope.scans.readers import AttentionReader, StateReader, float64
 from depthscope.scans.reading import Reading
 from depthscope.scans.record import Scan
 from depthscope.traces.blocks import candidates, find_blocks
+from depthscope.traces.head import vanished
 from depthscope.traces.inputs import Batch, batches
 from depthscope.traces.shorter import token_axis_of_shorter
 from depthscope.traces.steps import dissect, final_norm
@@ -114,6 +115,7 @@ class Settings:
                 reading.fold(float64(s.numbers.values["t_div"]))
                 for s in (found.blocks[0].source, *(b.result for b in found.blocks))
             ]
+            reading.vanished = vanished(quiet.log, found.blocks[-1])  # the noise of dropout would hide it
         return reading
 
     def _quiet(self, model: nn.Module, batch: Batch, frames: Frames, *, states: list[Any]) -> Watch:
@@ -146,6 +148,9 @@ class Settings:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(torch.inference_mode(False))  # inference tensors do not tell when they are written into
             stack.callback(watch.remove_hooks)
+            for fix in fixes_in(model):
+                fix.on_change = watch.remedied
+                stack.callback(setattr, fix, "on_change", None)
             stack.enter_context(torch.set_grad_enabled(loss is not None))
             try:
                 with watch:

@@ -141,6 +141,7 @@ _WORDS = {
     "norms": "the norms",
     "embeddings": "the embeddings (tokens enter already alike)",
     "biases": "a common offset from biases",
+    "remedy": "the remedy",
     "other": "something after the last sum of the block",
 }
 

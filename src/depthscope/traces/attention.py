@@ -6,11 +6,14 @@ nn.MultiheadAttention does either one inside a single function, whose body is th
 
 import math
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 SDPA_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
@@ -101,6 +104,16 @@ def mha_body(func: Any) -> Any:
     body = types.FunctionType(func.__code__, names, func.__name__, func.__defaults__, func.__closure__)
     body.__kwdefaults__ = func.__kwdefaults__
     return body
+
+
+@contextmanager
+def only_functions(mode: TorchFunctionMode) -> Iterator[None]:
+    """Enter a function mode again inside its own call, without what else it does on entering."""
+    TorchFunctionMode.__enter__(mode)
+    try:
+        yield
+    finally:
+        TorchFunctionMode.__exit__(mode, None, None, None)
 
 
 def drops(name: str, args: tuple, kwargs: dict) -> bool:

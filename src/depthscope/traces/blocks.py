@@ -166,7 +166,8 @@ def _uncalled(log: Log, model: nn.Module) -> dict[str, list[Block]]:
     families: dict[str, list[Block]] = {}
     for path in entries:
         inside = path + "."
-        calls = [c for c in (*log.calls, *log.norms) if c.path.startswith(inside) and _measured(c)]
+        seen = (*log.calls, *log.norms, *log.remedies)
+        calls = [c for c in seen if c.path.startswith(inside) and _measured(c)]
         if not calls:
             continue
         first = min(calls, key=lambda c: c.entered)

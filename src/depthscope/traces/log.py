@@ -51,15 +51,26 @@ class Attention:
     numbers: Any
 
 
+@dataclass(frozen=True)
+class Read:
+    """A tensor smaller than the tokens that was given to a module with weights, or to the caller (path "")."""
+
+    path: str
+    order: int
+    rms: float
+
+
 @dataclass
 class Log:
     """All that one forward pass left behind, in the order of a clock that ticks at every event."""
 
     calls: list[Call] = field(default_factory=list)  # of modules that may be blocks, tokens in and out
     norms: list[Call] = field(default_factory=list)
+    remedies: list[Call] = field(default_factory=list)  # tokens before and after, as fix_ tells it
     adds: list[Add] = field(default_factory=list)
     attentions: list[Attention] = field(default_factory=list)
     weights: list[tuple[int, str]] = field(default_factory=list)  # calls of leaves that hold a matrix
+    reads: list[Read] = field(default_factory=list)
     repeats: dict[str, int] = field(default_factory=dict)  # how often each module with children was called
     frames: Frames = field(default_factory=Frames)
     other_attention: int = 0  # attention between sequences, or inside windows

@@ -33,38 +33,37 @@ class Anatomy:
 def dissect(log: Log, block: Block) -> Anatomy:
     """Follow the residual stream through one block; no steps when it has none."""
     adds = [a for a in log.adds if block.holds(a.order) and a.result.numbers is not None]
-    norms = [c for c in log.norms if block.start <= c.entered and c.left <= block.end and _measured(c)]
+    norms, remedies = ([c for c in calls if _inside(c, block)] for calls in (log.norms, log.remedies))
     stream, placements, scales = block.source, [], []
     steps: list[Step] = []
     since = block.start
     visible = _attends(log, block.start, block.end)  # without it no branch can be called a feed-forward network
     for add in adds:
-        operand = _operand(add, stream, norms)
+        operand = _operand(add, stream, [*norms, *remedies])
         if operand is None:
             continue
-        kept, scale, branch = operand
+        way, scale, branch = operand
         kind = "attention" if _attends(log, since, add.order) else "ffn" if visible else "branch"
         name = _unused(kind, steps)
-        if kept is not stream:
-            steps.append(Step(_norm_name(steps), stream, kept))
-        placements.append(_placement(kept, branch, add, norms))
+        kept = _walk(way, stream, norms, steps)
+        placements.append(_placement(kept, branch, add, norms, remedies))
         steps.append(Step(name, kept, add.result, add.bias))
         scales.append(scale)
         stream, since = add.result, add.order
     if block.result is not stream:
-        normed = [c.result for c in norms if c.source is stream and c.result is not None]
         if not steps:
             return Anatomy([], [], 1.0)
-        if normed:
-            steps.append(Step(_norm_name(steps), stream, normed[-1]))
-            stream = normed[-1]
-        if block.result is not stream:  # a remedy, or something else that is neither a sum nor a norm
+        last = _way(block.result, stream, [*norms, *remedies])
+        if last is None:  # norms, and then something that is neither a sum nor a norm nor a remedy
+            last = [c for c in norms if c.source is stream][-1:]
+        stream = _walk(last, stream, norms, steps)
+        if block.result is not stream:
             steps.append(Step("other", stream, block.result))
     if len(placements) == 1 and steps[0].name == "attention" and _ffn_inside(log, block):
         steps = [
             Step("attention and ffn" if s.name == "attention" else s.name, s.source, s.result, s.bias) for s in steps
         ]
-    posts = [_normed_after(s, steps) for s in steps if not s.name.endswith("_norm") and s.name != "other"]
+    posts = [_normed_after(s, steps) for s in steps if _is_branch(s)]
     placements = [_with_post(p, post) for p, post in zip(placements, posts, strict=True)]
     return Anatomy(steps, placements, max(scales, default=1.0))
 
@@ -93,20 +92,41 @@ def _measured(call: Call) -> bool:
     return call.source is not None and call.result is not None and call.result.numbers is not None
 
 
-def _operand(add: Add, stream: State, norms: list[Call]) -> tuple[State, float, State | None] | None:
-    """Which operand of a sum is the stream: (the state kept, its factor, the branch)."""
+def _inside(call: Call, block: Block) -> bool:
+    return block.start <= call.entered and call.left <= block.end and _measured(call)
+
+
+def _operand(add: Add, stream: State, moves: list[Call]) -> tuple[list[Call], float, State | None] | None:
+    """Which operand of a sum is the stream: the norms and remedies on its way there, its factor, the branch."""
     pairs = list(zip(add.operands, add.operands[::-1], strict=True))
-    for (state, scale), (branch, _) in pairs:
-        if state is stream:
-            return state, scale, branch
-    for (state, scale), (branch, _) in pairs:
-        if state is not None and _is_norm_of(state, stream, norms):
-            return state, scale, branch
+    ways = [(_way(state, stream, moves), scale, branch) for (state, scale), (branch, _) in pairs if state is not None]
+    found = [(way, scale, branch) for way, scale, branch in ways if way is not None]
+    return min(found, key=lambda one: len(one[0]), default=None)
+
+
+def _way(state: State | None, stream: State, moves: list[Call]) -> list[Call] | None:
+    """The norms and remedies that lead from the stream to a state; [] when it is the stream, None when none do."""
+    if state is stream:
+        return []
+    for call in moves:
+        if call.result is state and call.source is not state:
+            before = _way(call.source, stream, [c for c in moves if c.entered < call.entered])
+            if before is not None:
+                return [*before, call]
     return None
 
 
-def _is_norm_of(state: State, stream: State, norms: list[Call]) -> bool:
-    return any(c.source is stream and c.result is state for c in norms)
+def _walk(way: list[Call], stream: State, norms: list[Call], steps: list[Step]) -> State:
+    """Go that way, one step for each norm and remedy, and return where it ends."""
+    for call in way:
+        name = _norm_name(steps) if call in norms else _unused("remedy", steps)
+        steps.append(Step(name, stream, call.result))  # type: ignore[arg-type]
+        stream = call.result  # type: ignore[assignment]
+    return stream
+
+
+def _is_branch(step: Step) -> bool:
+    return not step.name.endswith("_norm") and step.name != "other" and not step.name.startswith("remedy")
 
 
 def _attends(log: Log, start: int, end: int) -> bool:
@@ -124,18 +144,21 @@ def _unused(name: str, steps: list[Step]) -> str:
 
 
 def _norm_name(steps: list[Step]) -> str:
-    before = [s.name for s in steps if not s.name.endswith("_norm")]
+    before = [s.name for s in steps if _is_branch(s)]
     return f"{before[-1]}_norm" if before else "input_norm"
 
 
-def _placement(kept: State, branch: State | None, add: Add, norms: list[Call]) -> str:
+def _placement(kept: State, branch: State | None, add: Add, norms: list[Call], remedies: list[Call]) -> str:
     before = any(c.source is kept and c.left < add.order for c in norms)
-    inside = branch is not None and any(c.result is branch and c.source is not kept for c in norms)
+    unfixed = next((c.source for c in remedies if branch is not None and c.result is branch), branch)
+    inside = unfixed is not None and any(c.result is unfixed and c.source is not kept for c in norms)
     return {(True, True): "sandwich", (True, False): "pre", (False, True): "branch"}.get((before, inside), "none")
 
 
 def _normed_after(step: Step, steps: list[Step]) -> bool:
-    return any(s.source is step.result and s.name.endswith("_norm") for s in steps)
+    """Whether the next step, a remedy not counted, is a norm."""
+    later = [s for s in steps[steps.index(step) + 1 :] if not s.name.startswith("remedy")]
+    return bool(later) and later[0].name.endswith("_norm")
 
 
 def _with_post(placement: str, post: bool) -> str:

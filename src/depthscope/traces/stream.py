@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from depthscope.traces.attention import attention_in, is_mha, mha_body
+from depthscope.traces.attention import attention_in, is_mha, mha_body, only_functions
 from depthscope.traces.known import is_norm
 from depthscope.traces.look import Span
 from depthscope.traces.tokens import first_tokens, is_scalar
@@ -117,7 +117,7 @@ class Follow(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         if is_mha(func):
-            with _Again(self):
+            with only_functions(self):
                 return mha_body(func)(*args, **kwargs)
         name = getattr(func, "__name__", "")
         now, before = self.open, args[:2]
@@ -181,16 +181,3 @@ def _above(one: str, other: str) -> str:
     """The path that two paths share."""
     pairs = zip(one.split("."), other.split("."), strict=False)
     return ".".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-
-class _Again:
-    """Enter only the function mode of a Follow, without hooking the modules again."""
-
-    def __init__(self, follow: Follow) -> None:
-        self.follow = follow
-
-    def __enter__(self) -> None:
-        TorchFunctionMode.__enter__(self.follow)
-
-    def __exit__(self, *error: Any) -> None:
-        TorchFunctionMode.__exit__(self.follow, *error)

@@ -18,8 +18,10 @@ from depthscope.traces.attention import (
     drops,
     is_mha,
     mha_body,
+    only_functions,
     without_dropout,
 )
+from depthscope.traces.head import watch_reads
 from depthscope.traces.known import Known, is_norm
 from depthscope.traces.log import Add, Attention, Call, Log, State
 from depthscope.traces.tokens import Frames, first_tokens, is_scalar, tokens_last, tokens_out
@@ -77,6 +79,7 @@ class Watch(TorchFunctionMode):
                 continue  # takes no hooks of this kind
             self._handles.append(module.register_forward_pre_hook(self._before(path, module), with_kwargs=True))
             self._handles.append(module.register_forward_hook(self._after(path, module), with_kwargs=True))
+            self._handles += watch_reads(path, module, self.log, self._tick)
 
     def remove_hooks(self) -> None:
         """Take all hooks off modules and tensors."""
@@ -112,7 +115,7 @@ class Watch(TorchFunctionMode):
     # modules
 
     def _before(self, path: str, module: nn.Module) -> Callable[..., None]:
-        norm, candidate = is_norm(module) or _is_remedied(module), path in self.candidates
+        norm, candidate = is_norm(module), path in self.candidates
 
         def hook(_: nn.Module, args: tuple, kwargs: dict) -> None:
             call = Call(path, self._tick())
@@ -128,7 +131,7 @@ class Watch(TorchFunctionMode):
         return hook
 
     def _after(self, path: str, module: nn.Module) -> Callable[..., None]:
-        norm, candidate = is_norm(module) or _is_remedied(module), path in self.candidates
+        norm, candidate = is_norm(module), path in self.candidates
         leaf = next(module.children(), None) is None
         weighs = leaf and any(p.ndim >= 2 for p in module.parameters())
 
@@ -161,6 +164,16 @@ class Watch(TorchFunctionMode):
                 return tuple(tokens.shape) == call.source.shape
         return tokens.ndim == 3
 
+    def remedied(self, before: Tensor, after: Tensor) -> None:
+        """A remedy has put one tensor in the place of another."""
+        if after is before:
+            return
+        call = Call(self._path, self._tick(), leads=self._known.find(before) is not None)
+        call.source = self._see(before, self._path, whole=self._between, leads=False)
+        call.result = self._see(after, self._path, whole=self._between, leads=call.leads)
+        call.left = self._tick()
+        self.log.remedies.append(call)
+
     # states
 
     def _see(self, tensor: Tensor, path: str, *, whole: bool, leads: bool = True) -> State:
@@ -184,9 +197,7 @@ class Watch(TorchFunctionMode):
         state.axis = self.log.frames.axis_of(state.shape)
         with torch.no_grad(), torch._C.DisableTorchFunction():
             if state.axis is None:
-                copy = (
-                    values.clone() if values is tensor else values
-                )  # the model may write into it before its axis is known
+                copy = values.clone() if values is tensor else values  # it may be written into before that is known
                 self._waiting.append((tensor, copy, state, whole))
                 return
             state.numbers = self.on_state(tokens_last(values, state.axis), state.numbers, whole)
@@ -209,7 +220,7 @@ class Watch(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if is_mha(func):
-            with _FunctionsOnly(self):
+            with only_functions(self):
                 return mha_body(func)(*args, **kwargs)
         known = [self._known.find(a) for a in args[:2]] if name in SUMS or name in PRODUCTS else []
         dropped = (name in DROPOUTS or name == "scaled_dot_product_attention") and drops(name, args, kwargs)
@@ -278,22 +289,3 @@ class Watch(TorchFunctionMode):
             fits = tuple(X.shape[:-1]) == (batch, seen.queries)
             numbers = self.on_attention(seen.folded(batch), X if fits else None)
         self.log.attentions.append(Attention(self._path, self._tick(), seen.queries, numbers))
-
-
-def _is_remedied(module: nn.Module) -> bool:
-    """Whether a remedy acts on what a small module gives back: like a norm, it changes the stream."""
-    hooks = module._forward_hooks.values()
-    return any(hasattr(hook, "depthscope_fix") for hook in hooks) and next(module.children(), None) is None
-
-
-class _FunctionsOnly:
-    """Enter only the function mode of a Watch, without hooking the modules again."""
-
-    def __init__(self, watch: Watch) -> None:
-        self.watch = watch
-
-    def __enter__(self) -> None:
-        TorchFunctionMode.__enter__(self.watch)
-
-    def __exit__(self, *error: Any) -> None:
-        TorchFunctionMode.__exit__(self.watch, *error)
