@@ -153,3 +153,13 @@ def test_the_causal_form_is_sink_and_a_chosen_causal_form_is_kept():
 def test_wrong_use_is_answered(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_the_full_form_is_differentiable_in_every_way():
+    X = torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True)
+    remedy = DeEscalate(0.7)
+    assert torch.autograd.gradcheck(remedy, X, check_forward_ad=True, check_batched_grad=True)
+    assert torch.autograd.gradgradcheck(lambda X: remedy(X).pow(3), X)
+    torch.testing.assert_close(torch.func.vmap(remedy)(X), remedy(X))
+    slow = torch.func.grad(lambda X: (X - 0.7 * X.mean(-2, keepdim=True)).pow(3).sum())(X)
+    torch.testing.assert_close(torch.func.grad(lambda X: remedy(X).pow(3).sum())(X), slow)
