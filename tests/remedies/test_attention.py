@@ -54,7 +54,7 @@ def test_a_remedy_of_the_pattern_is_its_formula(name: str, causal: bool) -> None
 @torch.no_grad()
 def test_upscaled_mind_the_gap() -> None:
     P = torch.rand(2, 3, 6, 6, dtype=torch.float64).softmax(-1)
-    torch.testing.assert_close(R.MindTheGap(upscale="sqrt").pattern(P), 6**0.5 * (P - 1 / 6))
+    torch.testing.assert_close(R.MindTheGap(upscale="sqrt").pattern(P, torch.full_like(P, 1 / 6)), 6**0.5 * (P - 1 / 6))
 
 
 @torch.no_grad()

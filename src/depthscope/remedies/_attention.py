@@ -8,13 +8,15 @@ from torch import Tensor
 from depthscope.errors import ShapeError, UsageError
 from depthscope.remedies._remedy import Remedy
 from depthscope.traces.attend import SdpaCall
+from depthscope.traces.attention import no_modes
 
 
 class AttentionRemedy(Remedy):
     """P, v -> what attention gives back. Acts at the site "attn", on any model whose attention is seen.
 
     A remedy writes `pattern` (P -> P'), or `mix` where it needs the values too, or `aim` where it changes queries and
-    keys. All are causal-safe: the uniform matrix U has the zeros of P, so under a causal mask it is the prefix mean.
+    keys. All are causal-safe: U, the uniform matrix, has the zeros of the mask, so under a causal one it is the prefix
+    mean. In a block with several attentions the first is meant, which is the self-attention.
     """
 
     at = "attn"
@@ -22,14 +24,14 @@ class AttentionRemedy(Remedy):
 
     def __init__(self, learnable: bool = False, heads: int = 1) -> None:
         super().__init__()
-        self.learnable, self.heads = learnable, heads
+        self.learnable, self.heads = learnable, self._count("heads", heads)
 
     @property
     def causal_safe(self) -> bool:
         return True
 
-    def pattern(self, P: Tensor) -> Tensor:
-        """The matrix that takes P's place, (..., n, n)."""
+    def pattern(self, P: Tensor, U: Tensor) -> Tensor:
+        """The matrix that takes P's place, (..., n, n); U is uniform over what each query may see."""
         return P
 
     def mix(self, P: Tensor, v: Tensor) -> Tensor:
@@ -41,15 +43,17 @@ class AttentionRemedy(Remedy):
         return q, k
 
     def begin(self) -> None:
-        """A forward pass begins: forget what was kept of the last one."""
+        """A forward pass begins, or has ended: forget what was kept of it."""
 
     def from_qkv(self, q: Tensor, k: Tensor, v: Tensor, call: SdpaCall) -> Tensor:
         if self.heads > 1:
             self.heads_of(q)
         P = call.probabilities(*self.aim(q, k), self.scale)
-        return self.mix(call.dropout(self.pattern(P)), v)  # in this order: what dropout removes is not a mask
+        new = call.dropout(self._replaced(P, call.visible(P)))  # in this order: what dropout removes is not a mask
+        with no_modes():
+            return self.mix(new, v)
 
-    def from_pattern(self, P: Tensor) -> Tensor:
+    def from_pattern(self, P: Tensor, visible: Tensor) -> Tensor:
         own = type(self)
         if self.heads > 1:
             self.heads_of(P)
@@ -58,7 +62,13 @@ class AttentionRemedy(Remedy):
                 f"fix_: {own.__name__} needs the queries, keys and values; this model takes the softmax by itself. "
                 'Load it with attn_implementation="sdpa".'
             )
-        return self.pattern(P)
+        return self._replaced(P, visible)
+
+    def _replaced(self, P: Tensor, visible: Tensor) -> Tensor:
+        """The new pattern in the dtype of P, worked on in float32 or wider."""
+        wide = P.float() if P.dtype in (torch.float16, torch.bfloat16) else P
+        with no_modes():
+            return self.pattern(wide, uniform(visible, wide)).to(P.dtype)
 
     def heads_of(self, P: Tensor) -> int:
         """The number of heads of P (B, h, n, n), or of q (B, h, n, d_h); those learned apart must be as many."""
@@ -73,9 +83,9 @@ class AttentionRemedy(Remedy):
         return self._strength(argument, value, self.heads, 1, 1)
 
 
-def uniform(P: Tensor) -> Tensor:
-    """U_ij = 1[P_ij > 0] / #{j: P_ij > 0}: 1 1^T / n without a mask, the prefix mean under a causal one."""
-    seen = (P > 0).to(P.dtype)
+def uniform(visible: Tensor, P: Tensor) -> Tensor:
+    """U_ij = 1[i may see j] / #{j: i may see j}: 1 1^T / n without a mask, the prefix mean under a causal one."""
+    seen = visible.to(P.dtype)
     return seen / seen.sum(-1, keepdim=True).clamp_min(1)
 
 

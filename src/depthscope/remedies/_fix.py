@@ -1,19 +1,23 @@
 """fix_: a remedy put into a model at a named site, in place and undoable."""
 
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from depthscope._registry import lookup, unknown
-from depthscope.errors import CausalLeakError, HookError, MaskError, UnknownNameError, UsageError
+from depthscope.errors import CausalLeakError, HookError, UnknownNameError, UsageError
 from depthscope.remedies._attention import AttentionRemedy
 from depthscope.remedies._copies import Copies
 from depthscope.remedies._mean import Stretch
-from depthscope.remedies._memory import Memory, Sums
+from depthscope.remedies._memory import Memory, tokens_in
+from depthscope.remedies._pass import Pass, slow_path
 from depthscope.remedies._remedy import Remedy
-from depthscope.remedies._sites import Inside, Site, site_of
+from depthscope.remedies._sites import Site, site_of
 from depthscope.remedies._weight import WeightRemedy, matrices
+from depthscope.traces.attention import no_modes
 from depthscope.traces.blocks import blocks_by_name
 from depthscope.traces.inputs import named_arguments, padding_in
 from depthscope.traces.look import Looked, look
@@ -35,18 +39,17 @@ class Fix:
         self.copies = Copies(model, remedy, at, [m.path for m in held] or blocks, apart=bool(held))
         for matrix in held:
             self.copies[matrix.path].start_(matrix.parameter)
-        self.runs = self.fired = 0
+        self.fired = 0
         self.looking = False
         self.on_change: Callable[[Tensor, Tensor], None] | None = None  # told of tokens before and after, by a scan
         self._looked: Looked | None = None
         self._site: Site | None = None
-        self._mask: Tensor | None = None
         self._memory = Memory()
-        self._past: Sums = []
-        self._sums: Sums = []
+        self._pass: Pass | None = None  # the one that is running
+        self._padded = False  # whether the last one had padding
         self._handles: list[Any] = [
             model.register_forward_pre_hook(self.marked(self._start), with_kwargs=True),
-            model.register_forward_hook(self._end, with_kwargs=True, always_call=True),
+            model.register_forward_hook(self.marked(self._end), with_kwargs=True, always_call=True),
         ]
 
     def __repr__(self) -> str:
@@ -58,28 +61,27 @@ class Fix:
         return self.copies.one
 
     @property
+    def is_off(self) -> bool:
+        return getattr(self.remedy, "is_off", False)
+
+    @property
     def leaks(self) -> bool:
         """Whether tokens are shown their future, because the user insisted."""
-        return self.causal == "leak" and not getattr(self.remedy, "causal_safe", True)
+        return self.causal == "leak" and not getattr(self.remedy, "causal_safe", False)
 
     def __enter__(self) -> "Fix":
         return self
 
     def __exit__(self, *error: Any) -> None:
         self.undo()
-        if error[0] is None and self.runs and not self.fired and not getattr(self.remedy, "is_off", False):
-            raise HookError(
-                f"fix_: {self.remedy} must act in every forward pass; in {self.runs} runs it never did. "
-                f"Pass blocks= with modules that are called (tried {self.blocks[0]}, ...)."
-            )
 
     def undo(self) -> None:
         """Take the remedy out, and what it has learned with it."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self._close()
         if self._site is not None:
-            self._site.end()
             self._site.remove()
         self.copies.remove()
 
@@ -105,89 +107,138 @@ class Fix:
         call.depthscope_fix = self  # type: ignore[attr-defined]
         return call
 
-    # one forward pass
+    # before the first pass
 
     def prepare(self, args: tuple, kwargs: dict) -> None:
-        """Before the first pass: which axis holds the tokens, and would this remedy show them their future?"""
+        """Look once: which blocks run, which axis holds the tokens, would the remedy show them their future?"""
         if self._looked is not None:
             return
         self.looking = True
         try:
-            looked = look(self.model, self.blocks, args, kwargs)
+            with slow_path():
+                mask = padding_in(self.model, args, kwargs, self.blocks)
+                looked = look(self.model, self.blocks, args, kwargs, mask)
         finally:
             self.looking = False
-        if looked.spans and self.causal != "leak":
+        if looked.missing:
+            raise HookError(
+                f"fix_: every block must run on tokens (B, n, d) when {type(self.model).__name__} is called; "
+                f"{', '.join(looked.missing[:3])} did not. Pass blocks= with modules that are called, and a batch axis."
+            )
+        if self.causal != "leak":
             self._hide_the_future({"yes": True, "no": False}.get(self.causal, looked.causal))
         self._site = site_of(self.at)(self, looked.spans)
         self._looked = looked  # last, so that a pass after a refusal is refused again
 
     def _hide_the_future(self, causal: bool | None) -> None:
         """Take the causal form of the remedy for a causal model; None: nobody knows whether it is one."""
-        if getattr(self.remedy, "causal_safe", True):
+        if getattr(self.remedy, "causal_safe", False) or causal is False:
             return
         if causal is None:
             raise CausalLeakError(
-                f"fix_: {self.remedy} uses all tokens, and no self-attention of {type(self.model).__name__} was seen "
-                'that would tell whether it is causal. Pass causal="no" or causal="yes".'
+                f"fix_: {self.remedy} uses all tokens, and no self-attention of {type(self.model).__name__} over two "
+                'tokens or more was seen that would tell whether it is causal. Pass causal="no" or causal="yes".'
             )
-        if causal:
-            self.copies.become(lambda remedy: remedy.causal_form())
+        if not hasattr(self.remedy, "causal_form"):
+            raise CausalLeakError(
+                f"fix_: {type(self.model).__name__} is causal, and {type(self.remedy).__name__} does not say whether "
+                'it shows tokens their future. Give it causal_safe = True if it does not, or pass causal="leak".'
+            )
+        self.copies.become(lambda remedy: remedy.causal_form())
 
-    def _start(self, _: nn.Module, args: tuple, kwargs: dict) -> None:
+    # one forward pass
+
+    def _start(self, model: nn.Module, args: tuple, kwargs: dict) -> None:
         if self.looking:
             return
-        self._past, self._sums = [], []
-        if not getattr(self.remedy, "is_off", False) and not isinstance(self.remedy, WeightRemedy):
-            self._past = self._memory.recall(named_arguments(self.model, args, kwargs)[0], self.remedy)
+        if model is not self.model:
+            raise UsageError(
+                f"fix_: {self} belongs to another model, of which this {type(model).__name__} is a copy. "
+                "Take the hooks off by copying the plain model, and call fix_ on the copy with handle.describe()."
+            )
+        self._refuse_second_pass()
+        arguments = named_arguments(self.model, args, kwargs)[0]
+        remembers = not self.is_off and not isinstance(self.remedy, WeightRemedy)
+        past = self._memory.recall(arguments, self.remedy) if remembers else []
         self.prepare(args, kwargs)
-        mask = padding_in(self.model, args, kwargs)
-        self._mask = None if mask is None or bool(mask.all()) else mask
-        self._site.begin()  # type: ignore[union-attr]
-        self.runs += 1
+        mask = padding_in(self.model, args, kwargs, self.blocks)
+        if self.group is None and mask is not None and bool(mask.all()):
+            mask = None
+        self._padded = mask is not None
+        self._pass = Pass(mask, past, tokens_in(arguments), arguments)
+        if not self.is_off:
+            self._pass.paths.enter_context(slow_path())
+            self._site.begin()  # type: ignore[union-attr]
+
+    def _refuse_second_pass(self) -> None:
+        if self._pass is None:
+            return
+        if self._pass.thread == threading.get_ident():
+            self._close()  # of a pass that was interrupted
+        raise UsageError(
+            f"fix_: one forward pass must end before the next; {self} was still in one. Where the last was "
+            "interrupted, run again; threads need a copy of the model each; a model may not call itself."
+        )
 
     def _end(self, _: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-        if self.looking or self._site is None:
+        if self.looking or self._pass is None:
             return
-        self._site.end()
-        self._memory.keep(named_arguments(self.model, args, kwargs)[0], output, self._sums)
-        missed = self._site.missed if isinstance(self._site, Inside) else []
-        if missed:
-            self.runs = 0  # said here, not again on the way out
+        done = self._close()
+        if output is None or self.is_off:  # it failed
+            return
+        self._memory.keep(done.arguments, output, done.sums)
+        idle = sorted(done.entered - done.fired)
+        if idle or not done.entered:
+            met = ", ".join(self._site.sites_met())  # type: ignore[union-attr]
             raise HookError(
-                f"fix_: at must be a site that {type(self.model).__name__}'s blocks have; {self.at!r} was not met. "
-                f"They have {', '.join(missed)}."
+                f"fix_: {self.remedy} must act in every block; in {', '.join(idle[:3]) or 'no block'} of "
+                f"{type(self.model).__name__} {self.at!r} was not met. They have {met}."
             )
+
+    def _close(self) -> "Pass":
+        """End the pass: everything as before it."""
+        done, self._pass = self._pass or Pass(None, [], 0, {}), None
+        if self._site is not None:
+            self._site.end()
+        done.paths.close()
+        return done
+
+    def enters(self, block: str) -> None:
+        """A block begins to run."""
+        if self._pass is not None:
+            self._pass.entered.add(block)
+        elif torch._C._current_graph_task_id() == -1 or self._padded or self.at not in ("block_in", "block_out"):
+            raise HookError(
+                f"fix_: {self} acts while {type(self.model).__name__} is called; {block} ran by itself. Fix the module "
+                "that you call (an encoder, for example); checkpoints that run a block again need block_in or "
+                "block_out, and no padding."
+            )
+
+    def fires(self, block: str) -> None:
+        """The remedy acts in a block."""
+        self.fired += 1
+        if self._pass is not None:
+            self._pass.fired.add(block)
 
     def fixed(self, block: str, tokens: Tensor) -> Tensor:
         """What the block's remedy makes of the tokens, in the model's own order of axes."""
-        self.fired += 1
+        self.fires(block)
+        now = self._pass or Pass(None, [], 0, {})
         time_first = self._looked is not None and self._looked.axis == 0
         X = tokens.transpose(0, 1) if time_first else tokens
-        mask = self._mask_of(X)
+        mask = now.mask_of(X)
         remedy = self.copies[block]
-        if isinstance(remedy, Remedy):
-            past = self._past[len(self._sums)] if self._past else ()
-            stretch = Stretch(mask, past, self.group)
-            Y = remedy(X, stretch=stretch)
-            self._sums.append(stretch.now)
-        else:
-            Y = remedy(X) if mask is None else remedy(X, mask=mask)
+        with no_modes():
+            if isinstance(remedy, Remedy):
+                stretch = Stretch(mask, now.past[len(now.sums)] if now.past else (), self.group)
+                Y = remedy(X, stretch=stretch)
+                now.sums.append(stretch.now)
+            else:
+                Y = remedy(X) if mask is None else remedy(X, mask=mask)
         new = Y.transpose(0, 1) if time_first else Y
         if self.on_change is not None:
             self.on_change(tokens, new)
         return new
-
-    def _mask_of(self, X: Tensor) -> Tensor | None:
-        """The mask (B, n) of these tokens, None when all of them count."""
-        mask = self._mask
-        if mask is not None and self._past:
-            mask = mask[:, -X.shape[-2] :]  # the columns before belong to the tokens in the cache
-        if mask is not None and tuple(mask.shape) != tuple(X.shape[:-1]):
-            raise MaskError(
-                f"fix_: the padding mask must have one entry for each token, {tuple(X.shape[:-1])}; "
-                f"got {tuple(mask.shape)}. Give sequences of equal length."
-            )
-        return mask
 
 
 def fix_(
@@ -213,8 +264,7 @@ def fix_(
     optimizer.
     """
     if isinstance(remedy, Mapping):
-        at, blocks, causal = remedy["at"], remedy["blocks"], remedy["causal"]
-        remedy = lookup("remedy", remedy["remedy"])(**remedy["settings"])
+        remedy, at, blocks, causal = _rebuilt(remedy, at, blocks, causal)
     if not isinstance(remedy, nn.Module):
         raise UsageError(f"fix_: remedy must be an nn.Module such as ds.remedies.DeEscalate(); got {remedy!r}.")
     own = getattr(remedy, "at", None) or "block_out"
@@ -231,3 +281,20 @@ def fix_(
     if causal not in CAUSAL:
         raise UnknownNameError("fix_: " + unknown("choice of causal", causal, CAUSAL))
     return Fix(model, remedy, site, blocks_by_name(model, blocks), causal, group)
+
+
+def _rebuilt(described: Mapping[str, Any], at: str | None, blocks: Any, causal: str) -> tuple[nn.Module, str, Any, str]:
+    """The remedy and its place from what describe() gave; what is said anew counts more."""
+    missing = {"remedy", "settings", "at", "blocks", "causal"} - set(described)
+    if missing:
+        raise UsageError(
+            f"fix_: a described fix must have remedy, settings, at, blocks and causal; {', '.join(sorted(missing))} is "
+            "missing. Give what handle.describe() returned."
+        )
+    build = lookup("remedy", described["remedy"])
+    try:
+        remedy = build(**described["settings"])
+    except TypeError as error:
+        raise UsageError(f"fix_: settings must be arguments of {build.__name__}; {error}.") from None
+    said = causal if causal != "auto" else described["causal"]
+    return remedy, at or described["at"], described["blocks"] if blocks is None else blocks, said

@@ -24,8 +24,8 @@ class Memory:
 
     def recall(self, arguments: Mapping[str, Any], remedy: Any) -> Sums:
         """The sums of the tokens in the cache among the arguments of a pass; [] when it holds none."""
-        cache = next((arguments[name] for name in NAMES if arguments.get(name) is not None), None)
-        if cache is None or (_is_cache(cache) and not int(cache.get_seq_length())):
+        cache = cache_in(arguments)
+        if cache is None or (_is_cache(cache) and not tokens_in(arguments)):
             return []
         kept = self._kept.get(cache) if _is_cache(cache) else None
         if kept is None or not any(kept.sums):
@@ -47,6 +47,17 @@ class Memory:
         keys = None if cache is None else _keys(cache)
         if keys is not None:
             self._kept[cache] = _Kept(sums, weakref.ref(keys))
+
+
+def cache_in(arguments: Mapping[str, Any]) -> Any:
+    """The cache among the arguments of a pass, or None."""
+    return next((arguments[name] for name in NAMES if arguments.get(name) is not None), None)
+
+
+def tokens_in(arguments: Mapping[str, Any]) -> int:
+    """How many tokens the cache among the arguments holds."""
+    cache = cache_in(arguments)
+    return int(cache.get_seq_length()) if _is_cache(cache) else 0
 
 
 def _is_cache(value: Any) -> bool:

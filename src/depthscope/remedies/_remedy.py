@@ -22,7 +22,7 @@ class Remedy(nn.Module):
     on in float32 and come back in their own dtype.
     """
 
-    at: ClassVar[str]  # the default site: block_in attn_in sa_sum ffn_in ffn_sum block_out
+    at: ClassVar[str]  # the default site: block_in attn_in sa_out sa_sum ffn_in ffn_sum block_out
     source: ClassVar[str]  # paper, year, equation
     off: ClassVar[dict[str, Any]]  # the strength: arguments that make it exactly the identity
     choices: ClassVar[dict[str, tuple[str, ...]]] = {}  # arguments that name a variant
@@ -128,9 +128,16 @@ class Remedy(nn.Module):
             raise UnknownNameError(f"{where}: " + unknown(argument, name, self.choices[argument]))
         return name
 
+    def _count(self, argument: str, value: int) -> int:
+        """A whole number, 1 or more."""
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            where = type(self).__name__
+            raise UsageError(f"{where}: {argument} must be a whole number, 1 or more; got {value!r}.")
+        return value
+
     def _within(self, argument: str, value: float, low: float, high: float, hint: str) -> float:
         """A number inside [low, high], or an error that says what the ends mean."""
-        if not low <= value <= high:  # NaN too
+        if not isinstance(value, int | float) or not low <= value <= high:  # NaN too
             where = type(self).__name__
-            raise UsageError(f"{where}: {argument} must lie in [{low:g}, {high:g}]; got {value}. {hint}")
+            raise UsageError(f"{where}: {argument} must lie in [{low:g}, {high:g}]; got {value!r}. {hint}")
         return float(value)

@@ -25,11 +25,14 @@ class Meets(Protocol):
     model: nn.Module
     at: str
     copies: Copies
-    fired: int
     looking: bool
 
     @property
     def remedy(self) -> Any: ...
+
+    def enters(self, block: str) -> None: ...
+
+    def fires(self, block: str) -> None: ...
 
     def fixed(self, block: str, tokens: Tensor) -> Tensor: ...
 
@@ -37,17 +40,31 @@ class Meets(Protocol):
 
 
 class Site:
-    """Handles of hooks, and nothing to do around a pass."""
+    """Hooks that tell the fix which blocks run, and nothing to do around a pass."""
 
     def __init__(self, meets: Meets, spans: list[Span]) -> None:
         self.meets, self.spans = meets, spans
         self.handles: list[Any] = []
+        for span in dict.fromkeys(spans):
+            entry = meets.model.get_submodule(span.entry)
+            self.handles.append(entry.register_forward_pre_hook(self._entered(span.block)))
+
+    def _entered(self, block: str) -> Callable[..., None]:
+        def hook(*_: Any) -> None:
+            if not self.meets.looking:
+                self.meets.enters(block)
+
+        return hook
 
     def begin(self) -> None:
         """A forward pass begins."""
 
     def end(self) -> None:
         """A forward pass has ended, or failed."""
+
+    def sites_met(self) -> list[str]:
+        """Where a remedy can act in these blocks, as far as is known."""
+        return [self.meets.at]
 
     def remove(self) -> None:
         for handle in self.handles:
@@ -108,7 +125,7 @@ class AtEnds(Site):
 
 
 class Inside(Site):
-    """attn_in, sa_sum, ffn_in, ffn_sum: the residual stream is followed through every block."""
+    """attn_in, sa_out, sa_sum, ffn_in, ffn_sum: the residual stream is followed through every block."""
 
     def __init__(self, meets: Meets, spans: list[Span]) -> None:
         super().__init__(meets, spans)
@@ -131,19 +148,16 @@ class Inside(Site):
             follow, self.follow = self.follow, None
             follow.__exit__(None, None, None)
 
-    @property
-    def missed(self) -> list[str]:
-        """The sites that were met while the one that was asked for was not."""
-        met = [site for site in INNER if site in self.met]
-        return ["block_in", *met, "block_out"] if met and self.meets.at not in met else []
+    def sites_met(self) -> list[str]:
+        return ["block_in", *(site for site in INNER if site in self.met), "block_out"]
 
 
 class InAttention(Site):
-    """attn: attention is computed by the remedy of the block that is running."""
+    """attn: the first attention of a block is computed by the block's remedy."""
 
     def __init__(self, meets: Meets, spans: list[Span]) -> None:
         super().__init__(meets, spans)
-        self.block: str | None = None
+        self.block: str | None = None  # that runs and has not attended yet
         self.attend: Attend | None = None
         for span in dict.fromkeys(spans):
             first, last = (meets.model.get_submodule(path) for path in (span.entry, span.exit))
@@ -165,23 +179,26 @@ class InAttention(Site):
             return
         _refuse_checkpointing(self.meets)
         self.block = None
-        for remedy in self.meets.copies:
-            remedy.begin()
         self.attend = Attend(self)
         self.attend.__enter__()
 
     def end(self) -> None:
+        for remedy in self.meets.copies:
+            remedy.begin()
         if self.attend is not None:
             attend, self.attend = self.attend, None
             attend.__exit__(None, None, None)
 
     def from_qkv(self, q: Tensor, k: Tensor, v: Tensor, call: SdpaCall) -> Tensor:
-        self.meets.fired += 1
-        return self.meets.copies[str(self.block)].from_qkv(q, k, v, call)
+        return self._own().from_qkv(q, k, v, call)
 
-    def from_pattern(self, P: Tensor) -> Tensor:
-        self.meets.fired += 1
-        return self.meets.copies[str(self.block)].from_pattern(P)
+    def from_pattern(self, P: Tensor, visible: Tensor) -> Tensor:
+        return self._own().from_pattern(P, visible)
+
+    def _own(self) -> Any:
+        block, self.block = str(self.block), None
+        self.meets.fires(block)
+        return self.meets.copies[block]
 
 
 class InWeights(Site):
@@ -197,11 +214,12 @@ class InWeights(Site):
         _refuse_checkpointing(self.meets)
         for matrix in self.matrices:
             matrix.put(self.meets.copies[matrix.path].weight(matrix.parameter))
-            self.meets.fired += 1
+        for span in self.spans:
+            self.meets.fires(span.block)
 
     def end(self) -> None:
         for matrix in self.matrices:
-            matrix.put(matrix.parameter)
+            matrix.put_back()
 
 
 def site_of(at: str) -> type[Site]:

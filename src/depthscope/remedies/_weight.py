@@ -30,14 +30,28 @@ class WeightRemedy(Remedy):
 class Matrix:
     """One weight matrix: all modules that hold it, and its path."""
 
-    def __init__(self, path: str, parameter: nn.Parameter) -> None:
-        self.path, self.parameter = path, parameter
+    def __init__(self, path: str) -> None:
+        self.path = path
         self.holders: list[tuple[nn.Module, str]] = []
+        self._own: nn.Parameter | None = None  # while the model computes with another
+
+    @property
+    def parameter(self) -> nn.Parameter:
+        """The parameter as the modules hold it now; it may have been replaced since the last pass."""
+        module, name = self.holders[0]
+        return self._own if self._own is not None else module._parameters[name]  # type: ignore[return-value]
 
     def put(self, W: Tensor) -> None:
-        """Let the model compute with W; put(self.parameter) is how it was."""
+        """Let the model compute with W."""
+        self._own = self.parameter
         for module, name in self.holders:
             module._parameters[name] = W  # type: ignore[assignment]  # as torch.func.functional_call does
+
+    def put_back(self) -> None:
+        if self._own is not None:
+            for module, name in self.holders:
+                module._parameters[name] = self._own
+            self._own = None
 
 
 def matrices(model: nn.Module, blocks: list[str]) -> list[Matrix]:
@@ -45,7 +59,7 @@ def matrices(model: nn.Module, blocks: list[str]) -> list[Matrix]:
     found: dict[int, Matrix] = {}
     for path, module, name, parameter in _parameters(model, blocks):
         if parameter.ndim == 2 and not isinstance(module, nn.Embedding):
-            matrix = found.setdefault(id(parameter), Matrix(f"{path}.{name}", parameter))
+            matrix = found.setdefault(id(parameter), Matrix(f"{path}.{name}"))
             matrix.holders.append((module, name))
     return list(found.values())
 

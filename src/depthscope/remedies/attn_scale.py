@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from depthscope._registry import shelve
-from depthscope.remedies._attention import AttentionRemedy, uniform
+from depthscope.remedies._attention import AttentionRemedy
 
 
 @shelve("remedy")
@@ -13,7 +13,7 @@ class AttnScale(AttentionRemedy):
     In the paper w is learned from 0, one for each head: AttnScale(0.0, learnable=True, heads=h).
     """
 
-    source = "Wang et al. 2022 (2203.05962), section 4.1"
+    source = "Wang et al. 2022 (2203.05962), section 4.1; the default w is ours"
     off = {"w": 0.0}
     learns = ("w",)
 
@@ -21,6 +21,5 @@ class AttnScale(AttentionRemedy):
         super().__init__(learnable, heads)
         self.w = self._per_head("w", self._within("w", w, -1e3, 1e3, "0 does nothing."))
 
-    def pattern(self, P: Tensor) -> Tensor:
-        U = uniform(P)
+    def pattern(self, P: Tensor, U: Tensor) -> Tensor:
         return U + (1 + self.w) * (P - U)

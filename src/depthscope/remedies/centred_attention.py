@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from depthscope._registry import shelve
-from depthscope.remedies._attention import AttentionRemedy, uniform
+from depthscope.remedies._attention import AttentionRemedy
 
 
 @shelve("remedy")
@@ -17,5 +17,5 @@ class CentredAttention(AttentionRemedy):
         super().__init__()
         self.strength = self._within("strength", strength, 0.0, 1.0, "1 makes every row sum to zero, 0 does nothing.")
 
-    def pattern(self, P: Tensor) -> Tensor:
-        return P - self.strength * uniform(P)
+    def pattern(self, P: Tensor, U: Tensor) -> Tensor:
+        return P - self.strength * U

@@ -39,7 +39,8 @@ class ContraNorm(Remedy):
         super().__init__()
         if not temperature > 0:
             raise UsageError(f"ContraNorm: temperature must be positive; got {temperature}. The paper's is 1.")
-        self.scale, self.temperature, self.eps = float(scale), float(temperature), eps
+        self.scale = self._within("scale", scale, -1e3, 1e3, "0 does nothing.")
+        self.temperature, self.eps = float(temperature), eps
         self.form, self.over = self._choose("form", form), self._choose("over", over)
 
     @property

@@ -40,7 +40,7 @@ class DeEscalate(Remedy):
                     "DeEscalate: a learnable tau must start in (0, 1]; got 0, where it could not move. Start at 0.5."
                 )
             self._start["tau"] = self._tau
-            start = min(self._tau, 0.99) if tau == 1.0 else self._tau
+            start = 0.99 if tau == 1.0 else self._tau
             self.raw_tau = nn.Parameter(torch.tensor(math.log(start) - math.log1p(-start)))
 
     @property

@@ -37,7 +37,7 @@ class FeatScale(Remedy):
         learnable: bool = True,
     ) -> None:
         super().__init__()
-        self.d, self.learnable = d, learnable
+        self.d, self.learnable = self._count("d", d), learnable
         self.form, self.mean = self._choose("form", form), self._choose("mean", mean)
         self.s, self.t = self._strength("s", s, d), self._strength("t", t, d)
 

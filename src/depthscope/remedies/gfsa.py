@@ -14,7 +14,7 @@ class GFSA(AttentionRemedy):
     code learns w_K alone, from 0, with w_1 = 1 and a constant w_0.
     """
 
-    source = "Choi et al. 2024 (2312.04234)"
+    source = "Choi et al. 2024 (2312.04234); the default weights and K are ours"
     off = {"w_0": 0.0, "w_1": 1.0, "w_K": 0.0}
     learns = ("w_0", "w_1", "w_K")
 
@@ -32,8 +32,8 @@ class GFSA(AttentionRemedy):
         self.w_0 = self._per_head("w_0", self._within("w_0", w_0, -1e3, 1e3, "The weight of the identity."))
         self.w_1 = self._per_head("w_1", self._within("w_1", w_1, -1e3, 1e3, "The weight of attention."))
         self.w_K = self._per_head("w_K", self._within("w_K", w_K, -1e3, 1e3, "The weight of P^K, to first order."))
-        self.K = int(self._within("K", K, 2, 100, "The power that is approximated."))
+        self.K = self._count("K", K)
 
-    def pattern(self, P: Tensor) -> Tensor:
+    def pattern(self, P: Tensor, U: Tensor) -> Tensor:
         power = P + (self.K - 1) * (P @ P - P)
         return self.w_0 * identity(P) + self.w_1 * P + self.w_K * power

@@ -9,7 +9,7 @@ from depthscope.remedies._attention import AttentionRemedy, identity
 
 @shelve("remedy")
 class LaplacianHeads(AttentionRemedy):
-    """P'_k = I - P_k for the first round(share h) heads, P_k for the others.    Zhang & Papyan 2026 (2602.09297)"""
+    """P'_k = I - P_k for the first round(share h) heads, at least one; else P_k.    Zhang & Papyan 2026 (2602.09297)"""
 
     source = "Zhang & Papyan 2026 (2602.09297); share 0.5 ours"
     off = {"share": 0.0}
@@ -18,7 +18,7 @@ class LaplacianHeads(AttentionRemedy):
         super().__init__()
         self.share = self._within("share", share, 0.0, 1.0, "The share of heads that take differences.")
 
-    def pattern(self, P: Tensor) -> Tensor:
+    def pattern(self, P: Tensor, U: Tensor) -> Tensor:
         heads = self.heads_of(P)
-        differ = torch.arange(heads, device=P.device) < round(self.share * heads)
+        differ = torch.arange(heads, device=P.device) < max(1, round(self.share * heads))
         return torch.where(differ.view(-1, 1, 1), identity(P) - P, P)

@@ -3,14 +3,15 @@
 from torch import Tensor
 
 from depthscope._registry import shelve
-from depthscope.remedies._attention import AttentionRemedy, uniform
+from depthscope.remedies._attention import AttentionRemedy
 
 
 @shelve("remedy")
 class MindTheGap(AttentionRemedy):
     """P' = upscale (P - strength U),    upscale 1 or sqrt(n).    Nait Saada et al. 2024 (2410.07799)
 
-    The official code multiplies P - U by sqrt(n) and the values by 1 / sqrt(n), which is P - U again: upscale "none".
+    n counts what a query sees. The official code multiplies P - U by sqrt(n) and the values by 1 / sqrt(n), which is
+    P - U again: upscale "none", and then the same as CentredAttention.
     """
 
     source = "Nait Saada, Naderi & Tanner 2024 (2410.07799)"
@@ -22,6 +23,6 @@ class MindTheGap(AttentionRemedy):
         self.strength = self._within("strength", strength, 0.0, 1.0, "1 removes the eigenvalue 1, 0 does nothing.")
         self.upscale = self._choose("upscale", upscale)
 
-    def pattern(self, P: Tensor) -> Tensor:
-        scale = P.shape[-1] ** 0.5 if self.upscale == "sqrt" else 1.0
-        return scale * (P - self.strength * uniform(P))
+    def pattern(self, P: Tensor, U: Tensor) -> Tensor:
+        new = P - self.strength * U
+        return new * (U > 0).sum(-1, keepdim=True).sqrt() if self.upscale == "sqrt" else new

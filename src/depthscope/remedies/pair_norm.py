@@ -26,7 +26,7 @@ class PairNorm(Remedy):
         self, scale: float = 1.0, *, strength: float = 1.0, form: str = "pn", mean: str = "full", eps: float = 1e-6
     ) -> None:
         super().__init__()
-        self.scale, self.eps = float(scale), eps
+        self.scale, self.eps = self._within("scale", scale, 0.0, 1e6, "The length that tokens are given."), eps
         self.strength = self._within("strength", strength, 0.0, 1.0, "1 is PairNorm, 0 does nothing.")
         self.form, self.mean = self._choose("form", form), self._choose("mean", mean)
 

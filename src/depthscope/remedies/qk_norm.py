@@ -4,6 +4,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from depthscope._registry import shelve
+from depthscope.errors import UsageError
 from depthscope.remedies._attention import AttentionRemedy
 
 
@@ -23,6 +24,10 @@ class QKNorm(AttentionRemedy):
 
     def __init__(self, g: float = 10.0, *, learnable: bool = False, heads: int = 1) -> None:
         super().__init__(learnable, heads)
+        if learnable and g == 0:
+            raise UsageError(
+                "QKNorm: a learnable g must start above 0; got 0, where attention is uniform. Start at 10."
+            )
         self.g = self._per_head("g", self._within("g", g, 0.0, 1e6, "The largest score; 0 leaves the model as it is."))
 
     def aim(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from depthscope._registry import shelve
-from depthscope.remedies._attention import AttentionRemedy, identity, uniform
+from depthscope.remedies._attention import AttentionRemedy, identity
 
 
 @shelve("remedy")
@@ -25,5 +25,5 @@ class ShapedAttention(AttentionRemedy):
         self.b = self._per_head("b", self._within("b", b, -1e3, 1e3, "The weight of attention."))
         self.c = self._per_head("c", self._within("c", c, -1e3, 1e3, "The weight of the uniform matrix."))
 
-    def pattern(self, P: Tensor) -> Tensor:
-        return self.a * identity(P) + self.b * P - self.c * uniform(P)
+    def pattern(self, P: Tensor, U: Tensor) -> Tensor:
+        return self.a * identity(P) + self.b * P - self.c * U

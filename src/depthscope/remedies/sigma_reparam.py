@@ -41,7 +41,7 @@ class SigmaReparam(WeightRemedy):
         self._v: Any
         self.register_buffer("_u", None, persistent=False)  # found again by an SVD after loading
         self.register_buffer("_v", None, persistent=False)
-        self._exact_for = -1  # the version of W that u and v were found for by an SVD
+        self._exact_for: tuple[int, int] | None = None  # the W that u and v were found for by an SVD
 
     @property
     def is_off(self) -> bool:
@@ -58,15 +58,15 @@ class SigmaReparam(WeightRemedy):
 
     def _sigma(self, W: Tensor) -> Tensor:
         """u^T W v with u, v the leading singular vectors, taken as constants."""
-        with torch.no_grad():
-            wide = _wide(W.detach())
-            if self._u is None or (not self.training and version(W) != self._exact_for):
+        with torch.inference_mode(False), torch.no_grad():  # u and v may be used with gradients later
+            wide, now = _wide(W.detach()), (W.data_ptr(), version(W))
+            if self._u is None or (not self.training and now != self._exact_for):
                 U, _, Vh = torch.linalg.svd(wide, full_matrices=False)
-                self._u, self._v, self._exact_for = U[:, 0], Vh[0], version(W)
+                self._u, self._v, self._exact_for = U[:, 0].clone(), Vh[0].clone(), now
             elif self.training:
                 self._u = nn.functional.normalize(wide @ self._v, dim=0)
                 self._v = nn.functional.normalize(wide.T @ self._u, dim=0)
-                self._exact_for = -1
+                self._exact_for = None
         return self._u @ _wide(W) @ self._v
 
 

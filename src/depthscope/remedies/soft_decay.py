@@ -17,7 +17,8 @@ class SoftDecay(Remedy):
 
     X = U diag(sigma) V^T (..., n, d) -> Y (..., n, d), alpha in (-1, 0]; the nearer to -1, the flatter. f is scaled so
     that the largest singular value stays; alpha = 0 is its limit, the identity. Singular values at the numerical floor
-    stay zero, because their directions are arbitrary. A singular value below |alpha| changes its sign (the formula).
+    stay zero, because their directions are arbitrary. The formula wants the largest above |alpha|, as tokens have it; a
+    singular value below |alpha| changes its sign.
     learnable: alpha = -sigmoid(raw_alpha). There is no causal form.
     The official code acts in the last block alone, before its last norm: at="ffn_sum" and blocks= with that block.
     """

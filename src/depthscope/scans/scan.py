@@ -93,8 +93,12 @@ class Settings:
 
     def read(self, model: nn.Module, batch: Batch) -> Reading:
         """Everything about one batch; a second pass only where the first one cannot answer."""
-        for fix in fixes_in(model):
-            fix.prepare(batch.args, batch.kwargs)  # a fix looks at the model in a pass of its own: not under the watch
+        for fix in fixes_in(model):  # a fix looks at its model in a pass of its own: not under the watch
+            if fix.model is model:
+                fix.prepare(batch.args, batch.kwargs)
+            else:
+                with untouched(model), torch.no_grad():
+                    model(*batch.args, **batch.kwargs)
         reading = self._run(model, batch, Frames())
         square = any(reading.log.frames.is_ambiguous(b.source.shape) for b in reading.blocks)
         if square or reading.blocks[0].source.axis == 0:

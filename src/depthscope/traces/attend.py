@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from depthscope.traces.attention import attention_in, is_mha, mha_body, sdpa_arguments
+from depthscope.traces.look import CLOSED
 
 
 class Attends(Protocol):
@@ -19,7 +20,7 @@ class Attends(Protocol):
 
     def from_qkv(self, q: Tensor, k: Tensor, v: Tensor, call: "SdpaCall") -> Tensor: ...
 
-    def from_pattern(self, P: Tensor) -> Tensor: ...
+    def from_pattern(self, P: Tensor, visible: Tensor) -> Tensor: ...
 
 
 class Attend(TorchFunctionMode):
@@ -47,25 +48,46 @@ class Attend(TorchFunctionMode):
             return self.attends.from_qkv(q, k, v, SdpaCall(call))
         result = func(*args, **kwargs)
         seen = attention_in(func, name, args, kwargs, result)
-        return self.attends.from_pattern(result) if seen is not None else result
+        return (
+            result
+            if seen is None
+            else self.attends.from_pattern(result, within_reach(args[0] if args else kwargs["input"]))
+        )
 
 
 class SdpaCall:
-    """The two halves of a call of scaled_dot_product_attention that are the model's own: its P, and its dropout."""
+    """The parts of a call of scaled_dot_product_attention that are the model's own: its P, its mask, its dropout."""
 
     def __init__(self, call: dict[str, Any]) -> None:
         self.call = call
 
     def probabilities(self, q: Tensor, k: Tensor, scale: float | None = None) -> Tensor:
-        """P (..., n, n) before dropout; scale None is the model's own."""
+        """P (..., n, n) before dropout, zero for a query that sees nothing; scale None is the model's own."""
         scale = self.call.get("scale") if scale is None else scale
         scores = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
-        bias = self.call.get("attn_mask")
-        if self.call.get("is_causal"):
-            bias = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-        if bias is not None:
-            scores = scores.masked_fill(~bias, -torch.inf) if bias.dtype == torch.bool else scores + bias
-        return scores.softmax(-1)
+        bias = self._bias(scores)
+        if bias is None:
+            return scores.softmax(-1)
+        scores = scores.masked_fill(~bias, -torch.inf) if bias.dtype == torch.bool else scores + bias
+        nothing = (scores == -torch.inf).all(-1, keepdim=True)
+        return scores.masked_fill(nothing, 0.0).softmax(-1).masked_fill(nothing, 0.0)
+
+    def visible(self, P: Tensor) -> Tensor:
+        """(..., n, n), True where a query may see a key: by the mask, because P may be zero for other reasons."""
+        bias = self._bias(P)
+        if bias is None:
+            return torch.ones(P.shape[-2:], dtype=torch.bool, device=P.device)
+        return bias if bias.dtype == torch.bool else within_reach(bias)
 
     def dropout(self, P: Tensor) -> Tensor:
         return torch.dropout(P, self.call.get("dropout_p") or 0.0, train=True)
+
+    def _bias(self, scores: Tensor) -> Tensor | None:
+        if self.call.get("is_causal"):
+            return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        return self.call.get("attn_mask")
+
+
+def within_reach(scores: Tensor) -> Tensor:
+    """Which keys a row of scores, mask included, leaves open: those not far below the best."""
+    return scores > scores.amax(-1, keepdim=True) - CLOSED

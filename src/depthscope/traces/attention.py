@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -114,6 +115,19 @@ def only_functions(mode: TorchFunctionMode) -> Iterator[None]:
         yield
     finally:
         TorchFunctionMode.__exit__(mode, None, None, None)
+
+
+@contextmanager
+def no_modes() -> Iterator[None]:
+    """Let a remedy compute for itself: its own sums and softmaxes are not the model's."""
+    held = []
+    try:
+        while torch._C._len_torch_function_stack():
+            held.append(torch._C._pop_torch_function_stack())
+        yield
+    finally:
+        for mode in reversed(held):
+            torch._C._push_on_torch_function_stack(mode)
 
 
 def drops(name: str, args: tuple, kwargs: dict) -> bool:

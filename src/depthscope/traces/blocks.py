@@ -96,7 +96,14 @@ def blocks_by_name(model: nn.Module, blocks: str | Iterable[str] | None) -> list
     outer = [k for k in alike if not any(k != other and k.startswith(other + ".") for other in alike)]
     if not outer:
         raise BlocksNotFoundError(_none_found(Log(), model))
-    return alike[max(outer, key=lambda k: len(alike[k]))]
+    most = max(len(alike[k]) for k in outer)
+    largest = [k for k in outer if len(alike[k]) == most]
+    if len(largest) > 1 and most > 1:
+        raise BlocksNotFoundError(
+            f"fix_: the blocks must be one family of modules; {' and '.join(largest)} have {most} members each. "
+            f'Pass blocks="{largest[0]}" for one of them.'
+        )
+    return alike[largest[0]]
 
 
 def _natural(path: str) -> list[tuple[int, str]]:

@@ -78,19 +78,32 @@ def named_arguments(model: nn.Module, args: tuple, kwargs: Mapping[str, Any]) ->
         return named, ()
 
 
-def padding_in(model: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> Tensor | None:
+def padding_in(model: nn.Module, args: tuple, kwargs: Mapping[str, Any], blocks: Iterable[str] = ()) -> Tensor | None:
     """The padding mask (B, n) among the arguments of a model, by name, as True for tokens; None when there is none.
 
-    attention_mask (Hugging Face) and mask (x-transformers) mark tokens, src_key_padding_mask (torch) marks padding.
-    Where torch's name exists, `mask` is a mask of scores and not of padding.
+    attention_mask (Hugging Face) and mask (x-transformers) mark tokens, src_key_padding_mask and key_padding_mask
+    (torch) mark padding. Where torch's names exist, `mask` is a mask of scores and not of padding. For blocks of a
+    decoder beside an encoder it is decoder_attention_mask.
     """
     named, known = named_arguments(model, args, kwargs)
-    for name in ("attention_mask", "src_key_padding_mask", "mask"):
+    if "decoder_attention_mask" in known and any("decoder" in path for path in blocks):
+        return _tokens_of(named.get("decoder_attention_mask"))
+    for name in ("src_key_padding_mask", "key_padding_mask"):
         value = named.get(name)
-        if not isinstance(value, Tensor) or value.ndim != 2:
-            continue
-        if name == "src_key_padding_mask":
+        if isinstance(value, Tensor) and value.ndim == 2:
             return value == 0  # True, or minus infinity, is padding
-        if name == "attention_mask" or "src_key_padding_mask" not in known:
-            return value > 0.5 if value.is_floating_point() else value.bool()
-    return None
+    found = _tokens_of(named.get("attention_mask"))
+    if found is None and not {"src_key_padding_mask", "key_padding_mask"} & set(known):
+        found = _tokens_of(named.get("mask"))
+        if found is not None and found.shape[0] == found.shape[1] > 1 and not bool(found.triu(1).any()):
+            return None  # a causal mask of scores
+    return found
+
+
+def _tokens_of(mask: Any) -> Tensor | None:
+    """A mask of tokens, 1 or True for one that counts, or one that is added to scores; (B, 1, n, n) by its keys."""
+    if not isinstance(mask, Tensor) or mask.ndim not in (2, 4):
+        return None
+    if mask.is_floating_point():
+        mask = mask > -0.5 if bool((mask < 0).any()) else mask > 0.5
+    return mask.bool() if mask.ndim == 2 else mask.bool().any(-2).any(1)

@@ -17,7 +17,7 @@ from depthscope.traces.attention import attention_in, is_mha, mha_body, only_fun
 from depthscope.traces.known import is_norm
 from depthscope.traces.look import Span
 from depthscope.traces.tokens import first_tokens, is_scalar
-from depthscope.traces.watch import NORMS, PRODUCTS, SUMS
+from depthscope.traces.watch import LINEAR, NORMS, PRODUCTS, SUMS
 
 INNER = ("attn_in", "sa_out", "sa_sum", "ffn_in", "ffn_sum")
 Act = Callable[[str, str, Tensor], Tensor]  # (block, site, tokens) -> tokens
@@ -30,8 +30,10 @@ class Passage:
     block: str
     stream: Tensor
     standing: list[Tensor] = field(default_factory=list)
+    attentions: int = 1  # how many the block has; the feed-forward network follows the last
     attended: bool = False
     pre_norm: bool = False
+    matrices: int = 0  # since attention, before the first sum
     sums: int = 0
     entered_ffn: bool = False
     attention_reads: Tensor | None = None
@@ -39,6 +41,16 @@ class Passage:
     def moves_to(self, stream: Tensor) -> Tensor:
         self.stream, self.standing = stream, []
         return stream
+
+    @property
+    def awaits_branch(self) -> bool:
+        """Attention is done and has not joined the stream."""
+        return self.attended and not self.sums and not self.is_parallel
+
+    @property
+    def is_parallel(self) -> bool:
+        """Attention and feed-forward network are summed before they join the stream, as in GPT-NeoX."""
+        return self.matrices > 1
 
     def is_stream(self, value: Any) -> bool:
         return value is self.stream or any(value is other for other in self.standing)
@@ -57,7 +69,7 @@ class Follow(TorchFunctionMode):
     def __enter__(self) -> "Follow":
         for span in set(self.spans):
             first, last = self.model.get_submodule(span.entry), self.model.get_submodule(span.exit)
-            self._handles.append(first.register_forward_pre_hook(self._starts(span.block), with_kwargs=True))
+            self._handles.append(first.register_forward_pre_hook(self._starts(span), with_kwargs=True))
             self._handles.append(last.register_forward_hook(self._ends, always_call=True))
         inside = {id(m): m for root in self._roots() for m in self.model.get_submodule(root).modules()}
         for module in inside.values():
@@ -82,10 +94,10 @@ class Follow(TorchFunctionMode):
 
     # modules
 
-    def _starts(self, block: str) -> Callable[..., None]:
+    def _starts(self, span: Span) -> Callable[..., None]:
         def hook(_: nn.Module, args: tuple, kwargs: dict) -> None:
             tokens = first_tokens(args, kwargs)
-            self.open = None if tokens is None else Passage(block, tokens)
+            self.open = None if tokens is None else Passage(span.block, tokens, attentions=span.attentions or 1)
 
         return hook
 
@@ -122,7 +134,7 @@ class Follow(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         now, before = self.open, args[:2]
         stands = [now is not None and now.is_stream(a) for a in before] if name in SUMS or name in PRODUCTS else []
-        if now is not None and now.attended and not now.sums and name in SUMS and stands.count(True) == 1:
+        if now is not None and now.awaits_branch and name in SUMS and stands.count(True) == 1:
             args = (*(a if s else self._branch(now, a) for a, s in zip(before, stands, strict=True)), *args[2:])
         result = func(*args, **kwargs)
         if now is None:
@@ -139,6 +151,8 @@ class Follow(TorchFunctionMode):
             return self._normed(args[0], result)
         elif attention_in(func, name, args, kwargs, result) is not None:
             now.attended = True
+        elif name in LINEAR and now.attended and not now.sums:
+            now.matrices += 1
         return result
 
     def _branch(self, now: Passage, branch: Any) -> Any:
@@ -151,11 +165,13 @@ class Follow(TorchFunctionMode):
             return now.moves_to(result)
         now.sums += 1
         new = result
+        if now.is_parallel:  # X + SA(X) + FFN(X) has one sum, and no stream between the two
+            return now.moves_to(new)
         if now.sums == 1:
             new = self.act(now.block, "sa_sum", new)
-            if now.pre_norm:  # the stream that the feed-forward network's norm reads, residual included
-                new, now.entered_ffn = self.act(now.block, "ffn_in", new), True
-        elif now.sums == 2:
+        if now.sums == now.attentions and now.pre_norm:  # what the feed-forward network's norm reads, residual included
+            new, now.entered_ffn = self.act(now.block, "ffn_in", new), True
+        elif now.sums == now.attentions + 1:
             new = self.act(now.block, "ffn_sum", new)
         if in_place and new is not result:
             new = result.copy_(new)
@@ -170,7 +186,9 @@ class Follow(TorchFunctionMode):
             result = self.act(now.block, "attn_in", result)
             now.standing.append(result)
             return result
-        if now.sums == 1 and not now.entered_ffn:  # post-norm: the norm's output is the stream
+        if (
+            now.sums == now.attentions and not now.entered_ffn and not now.is_parallel
+        ):  # post-norm: the norm's output is the stream
             now.entered_ffn = True
             return now.moves_to(self.act(now.block, "ffn_in", result))
         now.standing.append(result)

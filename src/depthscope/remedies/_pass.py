@@ -1,0 +1,51 @@
+"""What belongs to one forward pass of a fixed model."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from depthscope.errors import MaskError
+from depthscope.remedies._memory import Sums
+
+
+@dataclass
+class Pass:
+    """One forward pass: its mask (B, n), the sums of the tokens before it, and which blocks ran and were remedied."""
+
+    mask: Tensor | None
+    past: Sums
+    cached: int  # tokens in the key-value cache
+    arguments: dict[str, Any]
+    sums: Sums = field(default_factory=list)
+    entered: set[str] = field(default_factory=set)
+    fired: set[str] = field(default_factory=set)
+    paths: ExitStack = field(default_factory=ExitStack)
+    thread: int = field(default_factory=threading.get_ident)
+
+    def mask_of(self, X: Tensor) -> Tensor | None:
+        """The mask (B, n) of the tokens X (B, n, d), which come after those in the cache."""
+        mask, n = self.mask, X.shape[-2]
+        if mask is not None and mask.shape[-1] > n:
+            mask = mask[:, self.cached : self.cached + n]
+        if mask is not None and tuple(mask.shape) != tuple(X.shape[:-1]):
+            raise MaskError(
+                f"fix_: the padding mask must have one entry for each token, {tuple(X.shape[:-1])}; "
+                f"got {tuple(mask.shape)}. Give sequences of equal length."
+            )
+        return mask
+
+
+@contextmanager
+def slow_path() -> Iterator[None]:
+    """nn.TransformerEncoder without its fast path, which hides blocks and turns padded batches into nested tensors."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
