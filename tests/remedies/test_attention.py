@@ -26,35 +26,111 @@ def uniform(causal: bool) -> Tensor:
     return U
 
 
-FORMULAS = {
-    "AttnScale": lambda P, U: U + 1.5 * (P - U),
-    "CentredAttention": lambda P, U: P - U,
-    "MindTheGap": lambda P, U: P - U,
-    "ShapedAttention": lambda P, U: I + P - U,
-    "GFSA": lambda P, U: 0.5 * I + P - 0.5 * (P + 2 * (P @ P - P)),
-    "LaplacianHeads": lambda P, U: torch.cat([I - P[:, :2], P[:, 2:]], 1),
-}
+def seen(U: Tensor) -> Tensor:
+    return (U > 0).sum(-1, keepdim=True)
+
+
+FORMULAS = [
+    (R.AttnScale(0.7), lambda P, U: U + 1.7 * (P - U)),
+    (R.CentredAttention(), lambda P, U: P - U),
+    (R.CentredAttention(0.3), lambda P, U: P - 0.3 * U),
+    (R.MindTheGap(0.4), lambda P, U: P - 0.4 * U),
+    (R.MindTheGap(upscale="sqrt"), lambda P, U: seen(U) ** 0.5 * (P - U)),
+    (R.ShapedAttention(0.2, 0.5, 0.9), lambda P, U: 0.2 * I + 0.5 * P - 0.9 * U),
+    (R.GFSA(0.3, 0.8, -0.6, K=5), lambda P, U: 0.3 * I + 0.8 * P - 0.6 * (P + 4 * (P @ P - P))),
+    (R.LaplacianHeads(), lambda P, U: torch.cat([I - P[:, :2], P[:, 2:]], 1)),
+    (R.LaplacianHeads(0.75), lambda P, U: torch.cat([I - P[:, :3], P[:, 3:]], 1)),
+    (R.LaplacianHeads(0.01), lambda P, U: torch.cat([I - P[:, :1], P[:, 1:]], 1)),
+]
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", FORMULAS)
+@pytest.mark.parametrize(("remedy", "formula"), FORMULAS, ids=lambda x: repr(x) if isinstance(x, nn.Module) else "")
 @torch.no_grad()
-def test_a_remedy_of_the_pattern_is_its_formula(name: str, causal: bool) -> None:
+def test_a_remedy_of_the_pattern_is_its_formula(remedy: nn.Module, formula, causal: bool) -> None:
     model = ds.models.classic(1, 16, 4, causal=causal).double()
     SA = model.blocks[0].attention
     P, v = SA.pattern(X), X @ SA.W.weight.T
     values = v.unflatten(-1, (4, 4)).transpose(1, 2)  # (B, h, n, d_h)
-    mixed = (FORMULAS[name](P, uniform(causal)) @ values).transpose(1, 2).flatten(-2)
+    mixed = (formula(P, uniform(causal)) @ values).transpose(1, 2).flatten(-2)
     truth = model.blocks[0].wiring(X, lambda _: mixed, model.blocks[0].ffn)
-    with ds.fix_(model, getattr(R, name)()) as fix:
+    with ds.fix_(model, remedy) as fix:
         torch.testing.assert_close(model(X), truth)
         assert fix.fired == 1
 
 
+LEARNED = [
+    (R.AttnScale(learnable=True, heads=4), ["w"], lambda P, U, w: U + (1 + w) * (P - U)),
+    (R.ShapedAttention(learnable=True, heads=4), ["a", "b", "c"], lambda P, U, a, b, c: a * I + b * P - c * U),
+    (
+        R.GFSA(learnable=True, heads=4),
+        ["w_0", "w_1", "w_K"],
+        lambda P, U, w_0, w_1, w_K: w_0 * I + w_1 * P + w_K * (P + 2 * (P @ P - P)),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("remedy", "names", "formula"), LEARNED, ids=lambda x: repr(x) if isinstance(x, nn.Module) else ""
+)
 @torch.no_grad()
-def test_upscaled_mind_the_gap() -> None:
-    P = torch.rand(2, 3, 6, 6, dtype=torch.float64).softmax(-1)
-    torch.testing.assert_close(R.MindTheGap(upscale="sqrt").pattern(P, torch.full_like(P, 1 / 6)), 6**0.5 * (P - 1 / 6))
+def test_every_head_has_its_own(remedy: nn.Module, names: list[str], formula) -> None:
+    P = torch.rand(2, 4, 6, 6, dtype=torch.float64).softmax(-1)
+    values = [torch.randn(4, 1, 1, dtype=torch.float64) for _ in names]
+    for name, value in zip(names, values, strict=True):
+        getattr(remedy.double(), name).copy_(value)
+    U = torch.full_like(P, 1 / 6)
+    truth = torch.stack([formula(P[:, h], U[:, h], *(v[h] for v in values)) for h in range(4)], 1)
+    torch.testing.assert_close(remedy.pattern(P, U), truth)
+
+
+def test_dropout_comes_after_the_remedy() -> None:
+    """What dropout removes of P' is removed; U does not take it for a mask."""
+    layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.5, batch_first=True)
+    model = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).double().train()
+    taken: list[Tensor] = []
+
+    class Spy(AttentionRemedy):
+        def pattern(self, P: Tensor, U: Tensor) -> Tensor:
+            taken.extend([P, U])
+            return P - U
+
+    with ds.fix_(model, Spy()):
+        model(X)
+    P, U = taken
+    torch.testing.assert_close(P.sum(-1), torch.ones_like(P.sum(-1)))  # nothing is dropped yet
+    assert bool((P > 0).all()) and torch.equal(U, torch.full_like(U, 1 / 6))
+
+
+def test_sharp_scores_are_no_mask() -> None:
+    """A softmax that underflows has zeros where nothing is masked."""
+    q = 40 * torch.randn(1, 2, 6, 8, generator=torch.Generator().manual_seed(0))
+    model = ds.models.classic(1, 16, 2)
+    P = torch.softmax(q @ q.mT, -1)
+    assert float((P == 0).float().mean()) > 0.5
+    taken = []
+
+    class Spy(AttentionRemedy):
+        def pattern(self, P: Tensor, U: Tensor) -> Tensor:
+            taken.append(U)
+            return P
+
+    with ds.fix_(model, Spy()):
+        model(100 * torch.randn(1, 6, 16))
+    torch.testing.assert_close(taken[0], torch.full_like(taken[0], 1 / 6))
+
+
+@torch.no_grad()
+def test_x_transformers_qk_norm_agrees() -> None:
+    x_transformers = pytest.importorskip("x_transformers")
+    ours, theirs = (
+        x_transformers.Encoder(dim=32, depth=2, heads=4, attn_dim_head=8, attn_flash=True, **options).eval()
+        for options in ({}, {"attn_qk_norm": True, "attn_qk_norm_scale": 10})
+    )
+    theirs.load_state_dict(ours.state_dict(), strict=False)
+    tokens = torch.randn(2, 7, 32)
+    with ds.fix_(ours, R.QKNorm(10.0)):
+        torch.testing.assert_close(ours(tokens), theirs(tokens), rtol=1e-5, atol=1e-5)
 
 
 @torch.no_grad()

@@ -54,8 +54,9 @@ def remedies() -> tuple[list[str], list[list[str]]]:
             return "safe"
         return _pairs(remedy.causal) if remedy.causal else "no form"
 
-    def about(thing: Any) -> str:  # the line of some names the source as well
-        return f"{_first_line(thing).split('    ')[0].rstrip('.,')}\n{thing.source}"
+    def about(thing: Any) -> str:  # the last part of some lines is the source
+        *formula, source = _first_line(thing).split("    ")
+        return "   ".join(formula or [source]).rstrip(".") + f"\n{thing.source}"
 
     shelves()
     ops = [

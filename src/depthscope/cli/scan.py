@@ -27,7 +27,9 @@ def command(
     fix: Annotated[str | None, typer.Option(help="A remedy to compare with, for example de_escalate.")] = None,
     tau: Annotated[
         float | None,
-        typer.Option(help="Strength of de_escalate: 1 (the default) removes the mean token, 0 does nothing."),
+        typer.Option(
+            help="Strength of de_escalate and gain_control: 1 (the default) removes the mean token, 0 does nothing."
+        ),
     ] = None,
     at: Annotated[
         str | None, typer.Option(help="Where it acts: block_in, attn_in, sa_out, sa_sum, ffn_in, ffn_sum or block_out.")
@@ -46,6 +48,8 @@ def command(
     from depthscope.models.resolve import resolve
     from depthscope.models.sizes import Sizes
 
+    if fix is None and (tau is not None or at is not None):
+        raise UsageError("--tau and --at say how a remedy acts; none was named. Add --fix de_escalate.")
     writers = [writer_for(path) for path in out or []]
     for path in (*(out or []), *([as_json] if as_json and as_json != "-" else [])):
         check_writable(path)
@@ -91,7 +95,9 @@ def fixed_scan(model: Any, given: Any, before: Any, fix: str, tau: float | None,
     names = {name.lower(): name for name in TABLES["remedy"]}  # de_escalate, gfsa, qk_norm
     build = lookup("remedy", names.get(fix.lower().replace("_", ""), fix))
     if tau is not None and "tau" not in inspect.signature(build).parameters:
-        raise UsageError(f"--tau: is the strength of de_escalate; {build.__name__} has none. Leave it out.")
+        raise UsageError(
+            f"--tau: is the strength of de_escalate and gain_control; {build.__name__} has none. Leave it out."
+        )
     needs = [p.name for p in inspect.signature(build).parameters.values() if p.default is p.empty]
     sizes = {"d": before.width}
     if any(name not in sizes for name in needs):
@@ -106,11 +112,13 @@ def fixed_scan(model: Any, given: Any, before: Any, fix: str, tau: float | None,
 def show(scans: list[Any]) -> None:
     from rich.console import Console
 
-    from depthscope.reports.text import scan_view
+    from depthscope.reports.text import comparison_view, scan_view
 
     console = Console()
     for scan in scans:
         console.print(scan_view(scan))
+    if len(scans) == 2:
+        console.print(comparison_view(*scans))
 
 
 def as_record(scans: list[Any]) -> Any:

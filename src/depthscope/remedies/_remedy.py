@@ -24,7 +24,7 @@ class Remedy(nn.Module):
 
     at: ClassVar[str]  # the default site: block_in attn_in sa_out sa_sum ffn_in ffn_sum block_out
     source: ClassVar[str]  # paper, year, equation
-    off: ClassVar[dict[str, Any]]  # the strength: arguments that make it exactly the identity
+    off: ClassVar[dict[str, Any]] = {}  # the strength: arguments that make it exactly the identity
     choices: ClassVar[dict[str, tuple[str, ...]]] = {}  # arguments that name a variant
     learns: ClassVar[tuple[str, ...]] = ()  # arguments that learnable=True makes parameters
     causal: ClassVar[dict[str, Any] | None] = None  # the arguments of the causal form, None where there is none
@@ -43,7 +43,8 @@ class Remedy(nn.Module):
     @property
     def is_off(self) -> bool:
         """Whether this instance does nothing, for certain and for good."""
-        return not self.learnable and all(getattr(self, name) == value for name, value in self.off.items())
+        fixed = bool(self.off) and not self.learnable
+        return fixed and all(getattr(self, name) == value for name, value in self.off.items())
 
     def act(self, X: Tensor, stretch: Stretch) -> Tensor:
         """The formula, on tokens of float32 or wider whose padding is zero. What it gives at padding is dropped."""

@@ -49,6 +49,17 @@ def table(scan: Scan, most: int = 13) -> tuple[list[str], list[list[str]]]:
     return ["block", *columns], cells
 
 
+def side_by_side(before: Scan, after: Scan, most: int = 13) -> tuple[list[str], list[list[str]]]:
+    """t_sim and t_div of two scans of one model, a few blocks from the first to the last."""
+    columns = {
+        f"{name} {when}": scan.states[name].tolist()
+        for name in ("t_sim", "t_div")
+        for when, scan in (("before", before), ("after", after))
+    }
+    blocks = sampled(min(before.depth, after.depth) + 1, most)
+    return ["block", *columns], [[str(i), *(_cell(values[i], i) for values in columns.values())] for i in blocks]
+
+
 def _cell(value: float, block: int) -> str:
     if math.isnan(value):
         return "" if block == 0 else "nan"
@@ -58,7 +69,7 @@ def _cell(value: float, block: int) -> str:
 
 
 LEGEND = (
-    "t_sim: share of the signal that all tokens have in common (1 = all alike); t_div = 1 - t_sim; x attn, x ffn: "
-    "that step multiplies t_sim / t_div by this; delta, lambda_2: what attention keeps of differences (0 = none); "
-    "omega: how far it moves the mean token (-: there is none)."
+    "t_sim: share of the signal that all tokens have in common (1 = all alike); t_div = 1 - t_sim; x attn, x ffn, "
+    "x remedy: that step multiplies t_sim / t_div by this; delta, lambda_2: what attention keeps of differences "
+    "(0 = none); omega: how far it moves the mean token (-: there is none)."
 )

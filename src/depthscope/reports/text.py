@@ -3,8 +3,10 @@
 import io
 from typing import Any
 
+import torch
+
 from depthscope.reports.chart import bars
-from depthscope.reports.rows import LEGEND, header, table
+from depthscope.reports.rows import LEGEND, header, side_by_side, table
 from depthscope.scans.record import Scan
 
 _STYLE = {"diverse": "green", "escalating": "yellow"}
@@ -36,6 +38,28 @@ def scan_view(scan: Scan) -> Any:
     ]
     body += [Text(f"note: {note}", style="yellow") for note in scan.notes]
     return Panel(Group(*body), title=scan.title, title_align="left", border_style=style)
+
+
+def comparison_view(before: Scan, after: Scan) -> Any:
+    """Two scans of one model side by side, before and after a remedy."""
+    from rich.console import Group
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    names, cells = side_by_side(before, after)
+    for name in names:
+        grid.add_column(name, justify="right")
+    for row in cells:
+        grid.add_row(*row)
+    verdicts = " -> ".join(scan.verdict.status.upper() for scan in (before, after))
+    body: list[Any] = [grid, Text(f"verdict: {verdicts}", style="bold")]
+    if torch.allclose(before.states["t_div"], after.states["t_div"], rtol=1e-5):
+        body.append(
+            Text("note: nothing changed. This remedy starts as the plain model; it acts once trained.", "yellow")
+        )
+    return Panel(Group(*body), title=f"before and after {', '.join(after.remedies)}", title_align="left")
 
 
 def scan_text(scan: Scan, width: int = 110) -> str:
