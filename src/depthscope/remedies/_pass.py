@@ -48,7 +48,7 @@ class _SlowPath:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """nn.TransformerEncoder without its fast path, which hides blocks and makes nested tensors of padded batches."""
+        """nn.TransformerEncoder without its fast path, which hides blocks and nests padded batches."""
         if not self.wanted:
             self.was_on = torch.backends.mha.get_fastpath_enabled()
             torch.backends.mha.set_fastpath_enabled(False)
