@@ -13,12 +13,13 @@ MAY_IMPORT = {
     "metrics": BASE,
     "theory": BASE,
     "models": BASE,
-    "experiments": f"metrics theory models traces scans remedies reports notation {BASE}",
+    "experiments": f"metrics theory models traces scans forecasts remedies reports notation {BASE}",
     "traces": BASE,
     "scans": f"traces metrics reports {BASE}",  # reports only inside __str__ and _repr_html_
     "remedies": f"traces metrics {BASE}",
-    "reports": f"scans {BASE}",
-    "cli": f"metrics models traces scans remedies reports experiments {BASE}",
+    "forecasts": f"theory models traces reports {BASE}",  # reports only inside __str__
+    "reports": f"scans forecasts {BASE}",
+    "cli": f"metrics models traces scans forecasts remedies reports experiments {BASE}",
 }
 
 

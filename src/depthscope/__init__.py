@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING
 
 from depthscope import errors, experiments, metrics, models, remedies, theory
 from depthscope.experiments import reproduce
+from depthscope.forecasts.forecast import forecast
+from depthscope.forecasts.record import Forecast
 from depthscope.remedies._fix import fix_
 from depthscope.scans.record import Scan
 from depthscope.scans.scan import scan
@@ -23,10 +25,12 @@ def report(*scans: Scan, to: "str | Path" = "report.html") -> "Path":
 
 __all__ = [
     "scan",
+    "forecast",
     "fix_",
     "reproduce",
     "report",
     "Scan",
+    "Forecast",
     "metrics",
     "theory",
     "models",

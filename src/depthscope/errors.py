@@ -41,6 +41,10 @@ class VanishedError(DepthscopeError, ArithmeticError):
     """Of a signal that something should be learned from, only rounding noise is left."""
 
 
+class ForecastError(DepthscopeError, ValueError):
+    """A forecast met something whose effect on tokens it does not know."""
+
+
 class ForwardError(DepthscopeError, RuntimeError):
     """The user's model raised while it ran."""
 

@@ -221,3 +221,25 @@ def test_an_interrupt_while_saving_is_one_line_too(tmp_path: Path, monkeypatch: 
     result = invoke(*QUICK, "--out", str(tmp_path))
     assert result.exit_code == 130 and result.stdout == ""
     assert "interrupted in yu2023/proposition_2_3" in result.stderr
+
+
+def test_forecast_of_a_model_and_of_sizes(tmp_path: Path) -> None:
+    result = invoke("forecast", "bert", *SMALL)
+    assert result.exit_code == 0 and "no block was computed" in result.output
+    figure, record = tmp_path / "f.png", tmp_path / "f.json"
+    result = invoke(
+        "forecast", "--depth", "30", "--width", "4096", "--heads", "32", "--wiring", "pre_norm", "--tau", "0.1",
+        "--out", str(figure), "--json", str(record),
+    )  # fmt: skip
+    assert result.exit_code == 0 and figure.stat().st_size > 10_000
+    assert ds.Forecast.load(record).depth == 30
+    both = [
+        json.loads(invoke("forecast", "classic", *SMALL, "--tau", tau, "--json", "-").stdout) for tau in ("0", "0.9")
+    ]
+    assert both[0]["t_sim"][-1] > 2 * both[1]["t_sim"][-1]
+
+
+def test_forecast_says_what_it_cannot_follow() -> None:
+    result = invoke("forecast", "xlnet", *SMALL)
+    assert result.exit_code != 0 and "einsum" in str(result.exception)
+    assert invoke("forecast", "--wiring", "pre_nrm").exit_code != 0

@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from depthscope.cli import doctor, ls, reproduce, scan
+from depthscope.cli import doctor, forecast, ls, reproduce, scan
 from depthscope.errors import DepthscopeError
 
 app = typer.Typer(
@@ -16,6 +16,7 @@ app = typer.Typer(
 )
 app.command("scan")(scan.command)
 app.command("doctor")(doctor.command)
+app.command("forecast")(forecast.command)
 app.command("reproduce")(reproduce.command)
 app.command("ls")(ls.command)
 

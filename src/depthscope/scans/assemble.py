@@ -1,7 +1,6 @@
 """Readings of one or more batches become one Scan: means over samples, and notes on what a reader should know."""
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +9,7 @@ from depthscope.errors import UsageError
 from depthscope.scans.readers import float64
 from depthscope.scans.reading import WHOLE, Reading, stacked
 from depthscope.scans.record import Scan
+from depthscope.traces.known import fixes_in
 from depthscope.traces.steps import placement_of
 
 UNCONVERGED = 0.1  # a relative residual above this is said aloud
@@ -182,12 +182,6 @@ def _gradients(readings: list[Reading]) -> dict[str, Tensor]:
 def _without_dropout(readings: list[Reading]) -> Tensor | None:
     rows = [torch.stack(r.without_dropout) for r in readings if r.without_dropout is not None]
     return torch.cat(rows, dim=-1).mean(-1).cpu() if rows else None
-
-
-def fixes_in(model: nn.Module) -> list[Any]:
-    """What fix_ has put into the model, read off its hooks."""
-    hooks = [hook for module in model.modules() for hook in module._forward_pre_hooks.values()]
-    return list(dict.fromkeys(hook.depthscope_fix for hook in hooks if hasattr(hook, "depthscope_fix")))
 
 
 def _parameter_ids(model: nn.Module, reading: Reading, block: int | None = None) -> set[int]:

@@ -9,13 +9,14 @@ from torch import Tensor, nn
 
 from depthscope._registry import TABLES, lookup
 from depthscope.errors import DepthscopeError, ForwardError, UsageError
-from depthscope.scans.assemble import assemble, fixes_in
+from depthscope.scans.assemble import assemble
 from depthscope.scans.readers import AttentionReader, StateReader, float64
 from depthscope.scans.reading import Reading
 from depthscope.scans.record import Scan
 from depthscope.traces.blocks import candidates, find_blocks
 from depthscope.traces.head import vanished
 from depthscope.traces.inputs import Batch, batches
+from depthscope.traces.known import fixes_in
 from depthscope.traces.shorter import token_axis_of_shorter
 from depthscope.traces.steps import dissect, final_norm
 from depthscope.traces.tokens import Frames

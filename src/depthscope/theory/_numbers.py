@@ -27,6 +27,8 @@ _RANGES = {
     "d": _Range(1, math.inf, "It is the width of a token.", "[)"),
     "gain": _Range(0, math.inf, "It is what one block multiplies the odds t_sim / t_div by, xi_1 / xi_2.", "[)"),
     "depth": _Range(0, math.inf, "It counts blocks.", "[)"),
+    "n": _Range(1, math.inf, "It counts tokens.", "[)"),
+    "variance": _Range(0, math.inf, "It is the variance of attention's scores.", "[)"),
     "tau": _Range(0, 1, "1 removes the mean token, 0 does nothing."),
     "threshold": _Range(0, 1, "It is the t_sim that counts as collapsed; 0.99 when left out.", "()"),
     "t_sim": _Range(0, 1, "It is a share of the energy: ds.metrics.t_sim(X).", measured=True),

@@ -41,3 +41,9 @@ def is_norm(module: nn.Module) -> bool:
     """
     parts = [type(part).__name__.lower() for part in module.modules()]
     return "norm" in parts[0] and len(parts) <= 3 and sum("norm" in name for name in parts[1:]) <= 1
+
+
+def fixes_in(model: nn.Module) -> list[Any]:
+    """What fix_ has put into the model, read off its hooks."""
+    hooks = [hook for module in model.modules() for hook in module._forward_pre_hooks.values()]
+    return list(dict.fromkeys(hook.depthscope_fix for hook in hooks if hasattr(hook, "depthscope_fix")))

@@ -1,0 +1,70 @@
+"""A tensor that holds no numbers but the law of its tokens, so that a model's own code can be followed."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from depthscope.forecasts.law import Law
+from depthscope.forecasts.units import Units
+
+ASKED = {  # what code asks of any tensor
+    *("__get__", "size", "dim", "ndimension", "numel", "stride", "is_floating_point", "is_complex", "is_contiguous"),
+    *("__len__", "__hash__", "get_device", "element_size", "__repr__"),
+}
+
+
+class LawTensor(Tensor):
+    """Shape, dtype and device of a tensor, and a law in the place of its values."""
+
+    law: Law | Units
+
+    @staticmethod
+    def __new__(cls, shape: torch.Size, dtype: torch.dtype, law: Law | Units) -> "LawTensor":
+        tensor = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=torch.device("cpu"))
+        tensor.law = law
+        return tensor
+
+    def __init__(self, *_: Any) -> None:
+        super().__init__()
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        return f"LawTensor{tuple(self.shape)}"
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        from depthscope.forecasts.rules import follow
+
+        if getattr(func, "__name__", "") in ASKED:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+        return follow(func, args, kwargs or {})
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        from depthscope.forecasts.rules import no_rule
+
+        raise no_rule(str(func), args)
+
+
+def like(tensors: Any, law: Law | Units) -> Any:
+    """LawTensors of the shapes of `tensors`, one or several."""
+    if isinstance(tensors, tuple | list):
+        return tuple(like(t, law) for t in tensors)
+    return LawTensor(tensors.shape, tensors.dtype, law)
+
+
+def shapes(func: Any, args: tuple, kwargs: dict) -> Any:
+    """What a function returns, without values: it is run on tensors that have a shape only."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return func(*_bare(args), **{name: _bare(value) for name, value in kwargs.items()})
+
+
+def _bare(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return torch.empty(value.shape, dtype=value.dtype, device="meta")
+    if isinstance(value, tuple | list):
+        return type(value)(_bare(item) for item in value)
+    return value

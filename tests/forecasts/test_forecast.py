@@ -1,0 +1,178 @@
+"""Forecasts against scans of the very models: every wiring, other people's models, remedies at every site."""
+
+import math
+
+import pytest
+import torch
+import transformers as T
+from torch import nn
+
+import depthscope as ds
+from depthscope._registry import TABLES
+from depthscope.errors import BlocksNotFoundError, ForecastError, UnknownNameError, UsageError
+from depthscope.models.design import Design, shelves
+from depthscope.models.resolve import resolve
+from depthscope.models.sizes import Sizes
+from depthscope.models.transformer import Transformer
+
+shelves()
+N, D = 24, 128
+
+
+def error_of(model: nn.Module, inputs) -> float:
+    found, measured = ds.forecast(model, inputs), ds.scan(model, inputs, attention=False)
+    assert found.depth == measured.depth
+    return float((found.t_sim - measured["t_sim"]).abs().max())
+
+
+@pytest.mark.parametrize("wiring", sorted(set(TABLES["wiring"]) - {"hyper_connections"}))
+@pytest.mark.parametrize(
+    ("weights", "activation"), [("xavier", "relu"), ("torch_default", "gelu"), ("xavier", "swiglu")]
+)
+def test_sizes_alone_forecast_every_wiring(wiring: str, weights: str, activation: str) -> None:
+    bias = weights == "torch_default"
+    choices = {
+        "d": D,
+        "h": 4,
+        "wiring": wiring,
+        "weights": weights,
+        "activation": activation,
+        "output": True,
+        "bias": bias,
+    }
+    found = ds.forecast(depth=12, n=N, **choices)
+    measured = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        model = Transformer(Design(12, **choices))
+        measured.append(ds.scan(model, torch.randn(4, N, D), attention=False)["t_sim"])
+    off = (found.t_sim - torch.stack(measured).mean(0)).abs()
+    assert float(off.max()) < 0.08 and float(off.mean()) < 0.04
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("wiring", ["post_norm", "pre_norm", "b2t", "resi_dual", "sub_ln"])
+def test_weights_forecast_the_very_model(wiring: str, causal: bool) -> None:
+    torch.manual_seed(1)
+    model = ds.models.classic(12, D, 4, wiring=wiring, weights="xavier", output=True, causal=causal)
+    assert error_of(model, torch.randn(4, N, D)) < 0.06
+
+
+@pytest.mark.parametrize(
+    "preset", ["bert", "roberta", "distilbert", "gpt2", "llama", "qwen3", "t5", "vit", "deit", "torch_encoder"]
+)
+def test_other_peoples_models_at_random_initialisation(preset: str) -> None:
+    model, given = resolve(preset, Sizes(12, 128, 4, 32, 4, 0))
+    assert error_of(model, given) < 0.08
+
+
+@pytest.mark.parametrize("at", ["block_in", "attn_in", "sa_out", "sa_sum", "ffn_in", "ffn_sum", "block_out"])
+@pytest.mark.parametrize("wiring", ["post_norm", "pre_norm"])
+def test_remedies_count_at_every_site(wiring: str, at: str) -> None:
+    torch.manual_seed(2)
+    model, X = ds.models.classic(10, D, 4, wiring=wiring, weights="xavier", output=True), torch.randn(4, N, D)
+    plain = ds.forecast(model, X)
+    with ds.fix_(model, ds.remedies.DeEscalate(0.5), at=at):
+        assert error_of(model, X) < 0.06
+        assert float((ds.forecast(model, X).t_sim - plain.t_sim).abs().max()) > 0.05
+    assert torch.equal(ds.forecast(model, X).t_sim, plain.t_sim)
+
+
+@pytest.mark.parametrize("form", ["sink", "prefix", "past"])
+def test_causal_forms_count(form: str) -> None:
+    torch.manual_seed(3)
+    model = ds.models.classic(10, D, 4, weights="xavier", output=True, causal=True)
+    with ds.fix_(model, ds.remedies.DeEscalate(0.6, form=form)):
+        assert error_of(model, torch.randn(4, N, D)) < 0.06
+
+
+def test_tau_of_sizes_is_de_escalation_at_block_out() -> None:
+    torch.manual_seed(4)
+    model, X = ds.models.classic(10, 256, 4, weights="xavier", output=True), torch.randn(8, N, 256)
+    with ds.fix_(model, ds.remedies.DeEscalate(0.2)):
+        measured = ds.scan(model, X, attention=False)["t_sim"]
+    found = ds.forecast(depth=10, n=N, d=256, h=4, weights="xavier", output=True, tau=0.2)
+    assert float((found.t_sim - measured).abs().max()) < 0.08
+
+
+@pytest.mark.parametrize("wiring", ["post_norm", "pre_norm"])
+def test_a_token_of_zeros(wiring: str) -> None:
+    """As the class token of a fresh DeiT is."""
+    torch.manual_seed(5)
+    model, X = ds.models.classic(6, D, 4, wiring=wiring, weights="xavier", output=True), torch.randn(4, N, D)
+    X[:, 0] = 0
+    assert error_of(model, X) < 0.06
+
+
+def test_a_thousand_blocks_and_a_width_that_nobody_could_build() -> None:
+    found = ds.forecast(depth=1000, n=8, d=65536, h=128, weights="torch_default", wiring="pre_norm")
+    assert found.depth == 1000 and found.t_sim.isfinite().all()
+    assert 0.9 < float(found.t_sim[-1]) < 1.0  # pre-norm collapses by a power law only
+
+
+def test_the_record(tmp_path) -> None:
+    found = ds.forecast(depth=40, n=64, d=256, h=8)  # unit gain: odds double in every block, but for the FFN
+    assert found.t_sim.shape == found.t_div.shape == found.t_cos.shape == (41,)
+    torch.testing.assert_close(found.t_sim + found.t_div, torch.ones(41, dtype=torch.float64))
+    assert found.gain == pytest.approx(2.0, abs=0.06)
+    assert found.critical_tau == pytest.approx(1 - 1 / math.sqrt(2), abs=0.02)
+    lost = found.collapse_depth(0.99)
+    assert float(found.t_sim[math.floor(lost)]) < 0.99 <= float(found.t_sim[math.ceil(lost)])
+    assert ds.forecast(depth=12, n=64, d=256, h=8, tau=0.5).collapse_depth() == math.inf
+    found.save(tmp_path / "f.json")
+    again = ds.Forecast.load(tmp_path / "f.json")
+    assert torch.equal(again.t_sim, found.t_sim) and again.to_dict() == found.to_dict()
+    assert "Tokens are lost" in str(found) and "no block was computed" in str(found)
+    (tmp_path / "f.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"must be a depthscope\.forecast of version 1"):
+        ds.Forecast.load(tmp_path / "f.json")
+    with pytest.raises(UsageError, match="threshold must lie in"):
+        found.collapse_depth(1.0)
+
+
+def test_nothing_is_left_behind() -> None:
+    model = T.BertModel(T.BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=99)).eval()
+    ids = torch.randint(1, 99, (2, 7))
+    with torch.no_grad():
+        before = model(ids).last_hidden_state
+        ds.forecast(model, ids)
+        assert torch.equal(model(ids).last_hidden_state, before)
+    assert not any(m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in model.modules())
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: ds.forecast(3), UsageError, "source must be a model, or left out for sizes; got int"),
+        (lambda: ds.forecast(ds.models.classic(1, 8, 2)), UsageError, "a model needs inputs"),
+        (
+            lambda: ds.forecast(ds.models.classic(1, 8, 2), torch.randn(1, 3, 8), depth=3),
+            UsageError,
+            "depth belongs to",
+        ),
+        (lambda: ds.forecast(ds.models.classic(1, 8, 2), torch.randn(1, 3, 8), tau=0.3), UsageError, "tau belongs to"),
+        (lambda: ds.forecast(depth=2, wirin="pre_norm"), UnknownNameError, "Did you mean wiring"),
+        (lambda: ds.forecast(depth=2, attention="sinkhorn"), UsageError, "attention must be softmax"),
+        (lambda: ds.forecast(depth=2, wiring="hyper_connections"), UsageError, "start as pre_norm"),
+        (lambda: ds.forecast(depth=2, tau=2.0), UsageError, "tau must lie in"),
+        (lambda: ds.forecast(nn.Linear(2, 2), torch.randn(1, 3, 2)), BlocksNotFoundError, "none was seen"),
+    ],
+)
+def test_wrong_use_is_answered(call, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_a_function_without_a_rule_is_named() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8)) for _ in range(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for block in self.blocks:
+                x = torch.fft.fft(block(x), dim=1).real
+            return x
+
+    with pytest.raises(ForecastError, match=r"what fft_fft\(\(2, 5, 8\)\) does to the law of tokens is not known"):
+        ds.forecast(Odd(), torch.randn(2, 5, 8))
