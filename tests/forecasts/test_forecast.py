@@ -10,6 +10,7 @@ from torch import nn
 import depthscope as ds
 from depthscope._registry import TABLES
 from depthscope.errors import BlocksNotFoundError, ForecastError, UnknownNameError, UsageError
+from depthscope.forecasts.designs import _mean_seen
 from depthscope.models.design import Design, shelves
 from depthscope.models.resolve import resolve
 from depthscope.models.sizes import Sizes
@@ -86,13 +87,19 @@ def test_causal_forms_count(form: str) -> None:
         assert error_of(model, torch.randn(4, N, D)) < 0.06
 
 
-def test_tau_of_sizes_is_de_escalation_at_block_out() -> None:
+@pytest.mark.parametrize(("causal", "tau"), [(False, 0.2), (True, 0.6)])
+def test_tau_of_sizes_is_what_fix_does_at_block_out(causal: bool, tau: float) -> None:
+    """In a causal model the sink form; the full mean there would leave no similarity at all at tau near 1."""
     torch.manual_seed(4)
-    model, X = ds.models.classic(10, 256, 4, weights="xavier", output=True), torch.randn(8, N, 256)
-    with ds.fix_(model, ds.remedies.DeEscalate(0.2)):
+    choices = {"d": 256, "h": 4, "weights": "xavier", "output": True, "causal": causal}
+    model, X = ds.models.classic(10, **choices), torch.randn(8, N, 256)
+    with ds.fix_(model, ds.remedies.DeEscalate(tau)):
         measured = ds.scan(model, X, attention=False)["t_sim"]
-    found = ds.forecast(depth=10, n=N, d=256, h=4, weights="xavier", output=True, tau=0.2)
+    found = ds.forecast(depth=10, n=N, tau=tau, **choices)
     assert float((found.t_sim - measured).abs().max()) < 0.08
+    if causal:
+        full = ds.forecast(depth=10, n=N, tau=tau, **choices | {"causal": False})
+        assert float((found.t_sim - measured).abs().mean()) < 0.5 * float((full.t_sim - measured).abs().mean())
 
 
 @pytest.mark.parametrize("wiring", ["post_norm", "pre_norm"])
@@ -102,6 +109,12 @@ def test_a_token_of_zeros(wiring: str) -> None:
     model, X = ds.models.classic(6, D, 4, wiring=wiring, weights="xavier", output=True), torch.randn(4, N, D)
     X[:, 0] = 0
     assert error_of(model, X) < 0.06
+
+
+@pytest.mark.parametrize(("causal", "form"), [(False, "full"), (True, "sink")])
+def test_the_mean_of_sizes_is_the_remedys(causal: bool, form: str) -> None:
+    I = torch.eye(9, dtype=torch.float64)  # noqa: E741
+    torch.testing.assert_close(I - 0.3 * _mean_seen(9, causal), ds.remedies.DeEscalate(0.3, form=form)(I))
 
 
 def test_a_thousand_blocks_and_a_width_that_nobody_could_build() -> None:

@@ -30,21 +30,29 @@ class Drawn:
 def laws_of_design(design: Design, n: int, *, t_sim: float, tau: float = 0.0) -> list[Law]:
     """The law of n tokens before block 1 and after every block; tau de-escalates at block_out.
 
-    Tokens start alike by t_sim, with unit variance. Blocks are made one at a time, without numbers in their matrices.
+    The full mean, in causal models the sink form. Tokens start alike by t_sim, with unit variance. Blocks are made one
+    at a time, without numbers in their matrices.
     """
     rho = (n * t_sim - 1) / (n - 1) if n > 1 else 1.0
     S = (1 - rho) * torch.eye(n, dtype=torch.float64) + rho
     wiring = lookup("wiring", design.wiring)
     state = wiring.beginning(design)(_tokens(Law.fresh(S.unsqueeze(0)), design.d))
     laws = [law_of(streams_of(state)[0])]
-    center = torch.eye(n, dtype=torch.float64) - tau / n
+    less_mean = torch.eye(n, dtype=torch.float64) - tau * _mean_seen(n, design.causal)
     for index in range(1, design.depth + 1):
         streams = streams_of(_block(design, index)(*streams_of(state)))
-        main = law_of(streams[0]).mixed(center.unsqueeze(0)) if tau else law_of(streams[0])
+        main = law_of(streams[0]).mixed(less_mean.unsqueeze(0)) if tau else law_of(streams[0])
         laws.append(main)
         main = main.settled() if len(streams) == 1 else main  # two streams share their sources
         state = (LawTensor(streams[0].shape, streams[0].dtype, main), *streams[1:])
     return laws
+
+
+def _mean_seen(n: int, causal: bool) -> Tensor:
+    """The matrix of DeEscalate's mean: 1 1^T / n, and sum_{s <= t} / (t + 1) where tokens may not see their future."""
+    if not causal:
+        return torch.full((n, n), 1 / n, dtype=torch.float64)
+    return torch.ones(n, n, dtype=torch.float64).tril() / torch.arange(2, n + 2, dtype=torch.float64).unsqueeze(-1)
 
 
 def _tokens(law: Law, d: int) -> LawTensor:

@@ -35,9 +35,9 @@ def forecast(
 
     source: a model, with inputs as for a scan (a tensor, a tuple, or a mapping): its embeddings are computed, and laws
     flow through its blocks by its actual weights; ds.fix_ remedies count. Without a model, sizes: n tokens that start
-    alike by t_sim (1/n when left out), tau at block_out, and the choices of ds.models.classic: depth, d, h, q, alpha,
-    wiring, attention (softmax), activation, weights, causal, output, bias. A thousand blocks, or widths too large to
-    build, are fine.
+    alike by t_sim (1/n when left out), tau at block_out (the sink form where causal), and the choices of
+    ds.models.classic: depth, d, h, q, alpha, wiring, attention (softmax), activation, weights, causal, output, bias. A
+    thousand blocks, or widths too large to build, are fine.
     """
     if source is None:
         return _of_design(depth, n, t_sim, tau, design)

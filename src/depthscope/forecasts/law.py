@@ -40,9 +40,13 @@ class Law:
         """The overlaps of the known part, a mean over channels, (B, n, n)."""
         if not self.known:
             return torch.zeros_like(self.gaussian())
-        t = torch.stack(torch.broadcast_tensors(*(t for t, _ in self.known)), -1)  # (B, n, k)
-        v = torch.stack(torch.broadcast_tensors(*(v for _, v in self.known)), -2)  # (B, k, c)
+        t, v = self._stacked_known()
         return t @ (v @ v.mT / v.shape[-1]) @ t.mT
+
+    def _stacked_known(self) -> tuple[Tensor, Tensor]:
+        """Weights (B, n, k) and vectors (B, k, c)."""
+        t = torch.stack(torch.broadcast_tensors(*(t for t, _ in self.known)), -1)
+        return t, torch.stack(torch.broadcast_tensors(*(v for _, v in self.known)), -2)
 
     def overlaps(self) -> Tensor:
         """S_ij = x_i . x_j / c, its mean: (B, n, n)."""
@@ -121,8 +125,7 @@ class Law:
 
     def drawn_through(self, gain: float, bias: float) -> "Law":
         """X W^T + b for W and b that are not known: what all tokens share stays shared, in a direction by chance."""
-        K = gain * self.overlaps()
-        return Law.fresh(K + bias)
+        return Law.fresh(gain * self.overlaps() + bias)
 
     def about_mean(self) -> "Law":
         """The same overlaps with one source and one known vector, the mean token: what differs is Gaussian again."""
@@ -141,8 +144,7 @@ class Law:
         """Keep of the known part what lies along Q (n, r), orthonormal; the rest of it becomes Gaussian."""
         if not self.known:
             return Law.fresh(self.gaussian())
-        t = torch.stack(torch.broadcast_tensors(*(t for t, _ in self.known)), -1)
-        v = torch.stack(torch.broadcast_tensors(*(v for _, v in self.known)), -2)
+        t, v = self._stacked_known()
         kept = (Q.T @ t) @ v  # (B, r, c)
         known = tuple((q.expand(t.shape[:-1]), kept[:, k]) for k, q in enumerate(Q.T))
         lost = self.shared() - Q @ (kept @ kept.mT / v.shape[-1]) @ Q.T

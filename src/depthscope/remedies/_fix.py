@@ -184,7 +184,7 @@ class Fix:
         if self.looking or self._pass is None:
             return
         done = self._close()
-        if output is None or self.is_off:  # it failed
+        if output is None or self.is_off:  # the pass failed, or there is nothing to check
             return
         self._memory.keep(done.arguments, output, done.sums)
         idle = sorted(done.entered - done.fired)
@@ -197,7 +197,7 @@ class Fix:
 
     def _close(self) -> "Pass":
         """End the pass: everything as before it."""
-        done, self._pass = self._pass or Pass(None, [], 0, {}), None
+        done, self._pass = self._pass or Pass(), None
         if self._site is not None:
             self._site.end()
         done.paths.close()
@@ -223,7 +223,7 @@ class Fix:
     def fixed(self, block: str, tokens: Tensor) -> Tensor:
         """What the block's remedy makes of the tokens, in the model's own order of axes."""
         self.fires(block)
-        now = self._pass or Pass(None, [], 0, {})
+        now = self._pass or Pass()
         time_first = self._looked is not None and self._looked.axis == 0
         X = tokens.transpose(0, 1) if time_first else tokens
         mask = now.mask_of(X)

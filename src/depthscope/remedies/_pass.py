@@ -17,10 +17,10 @@ from depthscope.remedies._memory import Sums
 class Pass:
     """One forward pass: its mask (B, n), the sums of the tokens before it, and which blocks ran and were remedied."""
 
-    mask: Tensor | None
-    past: Sums
-    cached: int  # tokens in the key-value cache
-    arguments: dict[str, Any]
+    mask: Tensor | None = None
+    past: Sums = field(default_factory=list)
+    cached: int = 0  # tokens in the key-value cache
+    arguments: dict[str, Any] = field(default_factory=dict)
     sums: Sums = field(default_factory=list)
     entered: set[str] = field(default_factory=set)
     fired: set[str] = field(default_factory=set)

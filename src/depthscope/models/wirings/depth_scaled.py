@@ -5,15 +5,16 @@ post-norm order.
 """
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from depthscope._registry import shelve
 from depthscope.models.design import Design
-from depthscope.models.wirings._wiring import Branch, Wiring
+from depthscope.models.wirings._wiring import Branch
+from depthscope.models.wirings.post_norm import PostNorm
 
 
 @shelve("wiring", name="depth_scaled")
-class DepthScaled(Wiring):
+class DepthScaled(PostNorm):
     """Y_1 = X + alpha SA(X) / sqrt(L),  Y_2 = LN(Y_1),  Y_3 = Y_2 + FFN(Y_2) / sqrt(L),  Y_4 = LN(Y_3);  L = depth"""
 
     source = "Noci et al. 2022 (2206.03126)"
@@ -23,7 +24,6 @@ class DepthScaled(Wiring):
     def __init__(self, design: Design, index: int) -> None:
         super().__init__(design, index)
         self.scale = design.depth**-0.5
-        self.norm_1, self.norm_2 = nn.LayerNorm(design.d), nn.LayerNorm(design.d)
 
     def steps(self, X: Tensor, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
         Y_1 = torch.add(X, SA(X), alpha=self.alpha * self.scale)

@@ -1,26 +1,25 @@
 """LayerNorm scaling: pre-norm with norms divided by the root of the block's index (Sun et al. 2025, 2502.05795)."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from depthscope._registry import shelve
 from depthscope.models.design import Design
-from depthscope.models.wirings._wiring import Branch, Wiring
+from depthscope.models.wirings._wiring import Branch
+from depthscope.models.wirings.pre_norm import PreNorm
 
 
 @shelve("wiring", name="layer_norm_scaling")
-class LayerNormScaling(Wiring):
+class LayerNormScaling(PreNorm):
     """X_hat = LN(X) / sqrt(l),  Y = X + alpha SA(X_hat),  Y_hat = LN(Y) / sqrt(l),  Z = Y + FFN(Y_hat); LN at end"""
 
     source = "Sun et al. 2025 (2502.05795)"
     plain = "pre_norm"
     off = {"scale": 1.0}
-    reads = "X_hat"
 
     def __init__(self, design: Design, index: int) -> None:
         super().__init__(design, index)
         self.scale = index**-0.5
-        self.norm_1, self.norm_2 = nn.LayerNorm(design.d), nn.LayerNorm(design.d)
 
     def steps(self, X: Tensor, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
         X_hat = self.norm_1(X) * self.scale
@@ -28,7 +27,3 @@ class LayerNormScaling(Wiring):
         Y_hat = self.norm_2(Y) * self.scale
         Z = Y + FFN(Y_hat)
         return {"X_hat": X_hat, "Y": Y, "Y_hat": Y_hat, "Z": Z}
-
-    @staticmethod
-    def ending(design: Design) -> nn.Module:
-        return nn.LayerNorm(design.d)

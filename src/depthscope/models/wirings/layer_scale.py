@@ -5,7 +5,8 @@ from torch import Tensor, nn
 
 from depthscope._registry import shelve
 from depthscope.models.design import Design
-from depthscope.models.wirings._wiring import Branch, Wiring
+from depthscope.models.wirings._wiring import Branch
+from depthscope.models.wirings.pre_norm import PreNorm
 
 
 def first_g(depth: int) -> float:
@@ -14,19 +15,17 @@ def first_g(depth: int) -> float:
 
 
 @shelve("wiring", name="layer_scale")
-class LayerScale(Wiring):
+class LayerScale(PreNorm):
     """X_hat = LN(X),  Y = X + g_1 * alpha SA(X_hat),  Y_hat = LN(Y),  Z = Y + g_2 * FFN(Y_hat);  LN at the end"""
 
     source = "Touvron et al. 2021 (2103.17239)"
     plain = "pre_norm"
     off = {"g_1": 1.0, "g_2": 1.0}
-    reads = "X_hat"
 
     def __init__(self, design: Design, index: int) -> None:
         super().__init__(design, index)
         g = torch.full((design.d,), first_g(design.depth))
         self.g_1, self.g_2 = nn.Parameter(g.clone()), nn.Parameter(g.clone())
-        self.norm_1, self.norm_2 = nn.LayerNorm(design.d), nn.LayerNorm(design.d)
 
     def steps(self, X: Tensor, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
         X_hat = self.norm_1(X)
@@ -34,7 +33,3 @@ class LayerScale(Wiring):
         Y_hat = self.norm_2(Y)
         Z = Y + self.g_2 * FFN(Y_hat)
         return {"X_hat": X_hat, "Y": Y, "Y_hat": Y_hat, "Z": Z}
-
-    @staticmethod
-    def ending(design: Design) -> nn.Module:
-        return nn.LayerNorm(design.d)

@@ -5,20 +5,19 @@ from torch import Tensor, nn
 
 from depthscope._registry import shelve
 from depthscope.models.design import Design
-from depthscope.models.wirings._wiring import Branch, Wiring
+from depthscope.models.wirings._wiring import Branch
+from depthscope.models.wirings.pre_norm import PreNorm
 
 
 @shelve("wiring", name="sandwich")
-class Sandwich(Wiring):
+class Sandwich(PreNorm):
     """X_hat = LN(X), A = LN(SA(X_hat)), Y = X + alpha A, Y_hat = LN(Y), F = LN(FFN(Y_hat)), Z = Y + F; LN at end"""
 
     source = "Ding et al. 2021 (2105.13290)"
     plain = "pre_norm"
-    reads = "X_hat"
 
     def __init__(self, design: Design, index: int) -> None:
         super().__init__(design, index)
-        self.norm_1, self.norm_2 = nn.LayerNorm(design.d), nn.LayerNorm(design.d)
         self.norm_a, self.norm_f = nn.LayerNorm(design.d), nn.LayerNorm(design.d)
 
     def steps(self, X: Tensor, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
@@ -29,7 +28,3 @@ class Sandwich(Wiring):
         F = self.norm_f(FFN(Y_hat))
         Z = Y + F
         return {"X_hat": X_hat, "A": A, "Y": Y, "Y_hat": Y_hat, "F": F, "Z": Z}
-
-    @staticmethod
-    def ending(design: Design) -> nn.Module:
-        return nn.LayerNorm(design.d)

@@ -9,22 +9,21 @@ from torch import Tensor, nn
 
 from depthscope._registry import shelve
 from depthscope.models.design import Design
-from depthscope.models.wirings._wiring import Branch, Wiring
+from depthscope.models.wirings._wiring import Branch
+from depthscope.models.wirings.pre_norm import PreNorm
 
 
 @shelve("wiring", name="skip_init")
-class SkipInit(Wiring):
+class SkipInit(PreNorm):
     """X_hat = LN(X),  Y = X + a_1 alpha SA(X_hat),  Y_hat = LN(Y),  Z = Y + a_2 FFN(Y_hat);  LN at the end"""
 
     source = "De & Smith 2020 (2002.10444)"
     plain = "pre_norm"
     off = {"a_1": 1.0, "a_2": 1.0}
-    reads = "X_hat"
 
     def __init__(self, design: Design, index: int) -> None:
         super().__init__(design, index)
         self.a_1, self.a_2 = nn.Parameter(torch.zeros(())), nn.Parameter(torch.zeros(()))
-        self.norm_1, self.norm_2 = nn.LayerNorm(design.d), nn.LayerNorm(design.d)
 
     def steps(self, X: Tensor, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
         X_hat = self.norm_1(X)
@@ -32,7 +31,3 @@ class SkipInit(Wiring):
         Y_hat = self.norm_2(Y)
         Z = Y + self.a_2 * FFN(Y_hat)
         return {"X_hat": X_hat, "Y": Y, "Y_hat": Y_hat, "Z": Z}
-
-    @staticmethod
-    def ending(design: Design) -> nn.Module:
-        return nn.LayerNorm(design.d)
