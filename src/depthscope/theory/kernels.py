@@ -50,8 +50,8 @@ def activation_of(name: str) -> Callable[[Tensor], Tensor]:
 def deviations(C: Tensor) -> tuple[Tensor, Tensor]:
     """Standard deviations (..., n) and correlations (..., n, n) of a covariance; 0 where there is no variance."""
     sigma = C.diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt()
-    scale = sigma.unsqueeze(-1) * sigma.unsqueeze(-2)
-    return sigma, torch.where(scale > 0, C / scale.clamp(min=1e-300), 0.0).clamp(-1, 1)
+    inverse = torch.where(sigma > 0, 1 / sigma.clamp(min=1e-150), 0.0)
+    return sigma, (C * inverse.unsqueeze(-1) * inverse.unsqueeze(-2)).clamp_(-1, 1)
 
 
 def hermite_coefficients(f: Callable[[Tensor], Tensor], sigma: Tensor, mean: Tensor | float = 0.0) -> Tensor:
@@ -64,10 +64,25 @@ def hermite_coefficients(f: Callable[[Tensor], Tensor], sigma: Tensor, mean: Ten
 
 
 def series(coefficients: Tensor, rho: Tensor) -> Tensor:
-    """sum_k c_k rho^k by Horner's rule, coefficients (..., DEGREE + 1) against rho (...)."""
-    total = torch.zeros_like(rho)
-    for c in reversed(coefficients.unbind(-1)):
-        total = total * rho + c
+    """sum_k c_k rho^k, coefficients (..., DEGREE + 1) against rho (...), |rho| <= 1.
+
+    Even and odd powers apart, each by Horner's rule in rho^2: ReLU and GELU have no odd power but the first.
+    """
+    sizes = coefficients.abs().reshape(-1, coefficients.shape[-1]).amax(0)
+    least, square = 1e-13 * float(sizes.sum()), rho * rho
+    even, odd = (_horner(coefficients[..., i::2], square, _degrees(sizes[i::2], least)) for i in (0, 1))
+    return torch.addcmul(even, odd, rho)
+
+
+def _degrees(sizes: Tensor, least: float) -> int:
+    """How many coefficients to keep, so that those beyond come to less than `least` for |rho| <= 1."""
+    return max(1, int((sizes.flip(0).cumsum(0) > least).sum()))
+
+
+def _horner(coefficients: Tensor, x: Tensor, keep: int) -> Tensor:
+    total, *lower = reversed(coefficients[..., :keep].unbind(-1))
+    for c in lower:
+        total = torch.addcmul(c, total, x)
     return total
 
 

@@ -1,0 +1,169 @@
+"""Token similarity by depth in two numbers: blocks of a wiring, each a few maps on floats, a thousand in milliseconds.
+
+n tokens without a mask, weights drawn anew for every block, tables and matrices never built. Wirings as in models/.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from depthscope._registry import unknown
+from depthscope.errors import UnknownNameError, UsageError
+from depthscope.theory._numbers import checked
+from depthscope.theory.kernels import ACTIVATIONS
+from depthscope.theory.two_numbers import (
+    Overlaps,
+    attended,
+    de_escalated,
+    joined,
+    networked,
+    normed,
+    scaled,
+    shifted,
+    tokens_alike,
+)
+
+Map = Callable[[Overlaps], Overlaps]
+SITES = ("block_in", "attn_in", "sa_out", "sa_sum", "ffn_in", "ffn_sum", "block_out")
+
+
+class Junction(NamedTuple):
+    """How a branch f meets the stream: x -> after(skip x + write(f(read(x)))); first: a factor on W_1 of a network."""
+
+    read: Map
+    write: Map
+    after: Map
+    skip: float = 1.0
+    first: float = 1.0
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The numbers of a stack: see similarity_by_depth."""
+
+    n: int
+    s_A: float = 1.0  # noqa: N815
+    k: float = 0.0
+    activation: str = "relu"
+    wiring: str = "post_norm"
+    score_variance: float = 0.0
+    hidden_variance: float = 1.0
+    b_A: float = 0.0  # noqa: N815
+    b_F: float = 0.0  # noqa: N815
+    alpha: float = 1.0
+    tau: float = 0.0
+    site: str = "block_out"
+
+    def __post_init__(self) -> None:
+        where = "similarity_by_depth"
+        numbers = ("n", "s_A", "k", "score_variance", "hidden_variance", "b_A", "b_F", "alpha", "tau")
+        checked(where, **{name: getattr(self, name) for name in numbers})
+        for what, name, known in (
+            ("wiring with a map of two numbers", self.wiring, WIRINGS),
+            ("site", self.site, SITES),
+            ("activation", self.activation, (*ACTIVATIONS, "swiglu")),
+        ):
+            if name not in known:
+                every = f" There are {', '.join(known)}; for another, ds.forecast." if what.startswith("wiring") else ""
+                raise UnknownNameError(f"{where}: {unknown(what, name, known)}{every}")
+
+
+def similarity_by_depth(*, depth: int, n: int, t_sim: float | None = None, q: float = 1.0, **numbers: Any) -> Tensor:
+    """Token similarity before block 1 and after every block, (depth + 1,), from a handful of numbers.
+
+    n tokens of energy q a channel start alike by t_sim (1/n when left out: independent tokens). Then, all with a value
+    of their own when left out: s_A = d Var(W_V) d Var(W_O); k, the energy gain of the network (network_gain;
+    d Var(W_1) q Var(W_2) / 2 for ReLU), its activation, hidden_variance = d Var(W_1); score_variance =
+    d Var(W_q) d Var(W_k), 0 for uniform attention; b_A and b_F, variances of the biases that end the branches;
+    alpha; wiring; tau of de-escalation at a site. s_A and k come without the gains that a wiring gives its matrices.
+    """
+    states = overlaps_by_depth(depth=depth, n=n, t_sim=t_sim, q=q, **numbers)
+    return torch.tensor([x.t_sim(n) for x in states], dtype=torch.float64)
+
+
+def overlaps_by_depth(
+    *, depth: int, n: int, t_sim: float | None = None, q: float = 1.0, **numbers: Any
+) -> list[Overlaps]:
+    """The two numbers themselves, depth + 1 states with q, p, rho, t_sim(n) and t_div(n); arguments as above."""
+    blocks = Blocks(n=n, **numbers)
+    checked("similarity_by_depth", depth=depth, q=q)
+    if depth != int(depth):
+        raise UsageError(f"similarity_by_depth: depth must be a whole number of blocks; got {depth}. Round it.")
+    start = 1 / n if t_sim is None else checked("similarity_by_depth", t_sim=t_sim)[0]
+    x = tokens_alike(start, n, q)
+    states = [normed(x) if blocks.wiring == "peri_ln" else x]
+    for index in range(1, int(depth) + 1):
+        states.append(block(states[-1], blocks, *WIRINGS[blocks.wiring](int(depth), index)))
+    return states
+
+
+def block(x: Overlaps, blocks: Blocks, attention: Junction, network: Junction) -> Overlaps:
+    """One block: attention joins the stream, then the network does; de-escalation acts where its site comes by."""
+    c = blocks
+
+    def at(site: str, state: Overlaps) -> Overlaps:
+        return de_escalated(state, n=c.n, tau=c.tau) if site == c.site and c.tau else state
+
+    x = at("block_in", x)
+    A = attended(at("attn_in", attention.read(x)), n=c.n, s_A=c.s_A, score_variance=c.score_variance)
+    A = at("sa_out", attention.write(shifted(A, c.b_A)))
+    y = at("sa_sum", joined(x, A, skip=attention.skip, weight=c.alpha))
+    y = at("ffn_in", attention.after(y))
+    Y = network.read(y)
+    F = networked(Y, k=c.k, activation=c.activation, hidden_variance=c.hidden_variance, first=network.first)
+    z = at("ffn_sum", joined(y, network.write(shifted(F, c.b_F)), skip=network.skip))
+    return at("block_out", network.after(z))
+
+
+def _same(x: Overlaps) -> Overlaps:
+    return x
+
+
+def _times(factor: float) -> Map:
+    return lambda x: scaled(x, factor)
+
+
+def _twice(junction: Junction) -> tuple[Junction, Junction]:
+    return junction, junction
+
+
+def _post(skip: float = 1.0, write: Map = _same) -> tuple[Junction, Junction]:
+    return _twice(Junction(_same, write, normed, skip))
+
+
+def _pre(read: Map = normed, write: Map = _same) -> tuple[Junction, Junction]:
+    return _twice(Junction(read, write, _same))
+
+
+def _deep_norm(depth: int, _: int) -> tuple[Junction, Junction]:
+    """beta on W_V, W_O, W_1 and W_2, alpha_N on the skip."""
+    alpha_N, beta = (2 * depth) ** 0.25, (8 * depth) ** -0.25
+    return (
+        Junction(_same, _times(beta**2), normed, alpha_N),
+        Junction(_same, _times(beta), normed, alpha_N, first=beta),
+    )
+
+
+def _layer_scale(depth: int, _: int) -> tuple[Junction, Junction]:
+    return _pre(write=_times(0.1 if depth <= 18 else 1e-5 if depth <= 24 else 1e-6))
+
+
+WIRINGS: dict[str, Callable[[int, int], tuple[Junction, Junction]]] = {  # (depth, index from 1) -> the two junctions
+    "post_norm": lambda depth, index: _post(),
+    "pre_norm": lambda depth, index: _pre(),
+    "deep_norm": _deep_norm,
+    "depth_scaled": lambda depth, index: _post(write=_times(1 / math.sqrt(depth))),
+    "layer_norm_scaling": lambda depth, index: _pre(read=lambda x: scaled(normed(x), 1 / math.sqrt(index))),
+    "mix_ln": lambda depth, index: _post() if index <= depth / 4 else _pre(),
+    "sandwich": lambda depth, index: _pre(write=normed),
+    "peri_ln": lambda depth, index: _pre(write=normed),
+    "rezero": lambda depth, index: _twice(Junction(_same, _times(0.0), _same)),
+    "skip_init": lambda depth, index: _pre(write=_times(0.0)),
+    "layer_scale": _layer_scale,
+    "admin": lambda depth, index: _post(),  # omega = 1 until it is profiled
+    "resi_dual": lambda depth, index: _post(),  # its main stream never reads the other
+}
