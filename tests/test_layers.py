@@ -15,10 +15,10 @@ MAY_IMPORT = {
     "models": BASE,
     "experiments": f"metrics theory models traces scans forecasts remedies reports notation {BASE}",
     "traces": BASE,
-    "scans": f"traces metrics reports {BASE}",  # reports only inside __str__ and _repr_html_
+    "scans": f"traces metrics reports forecasts {BASE}",  # reports and forecasts only inside functions
     "remedies": f"traces metrics {BASE}",
-    "forecasts": f"theory models traces reports {BASE}",  # reports only inside __str__
-    "reports": f"scans forecasts {BASE}",
+    "forecasts": f"theory models traces scans remedies reports {BASE}",  # reports only inside __str__
+    "reports": f"scans forecasts theory {BASE}",
     "cli": f"metrics models traces scans forecasts remedies reports experiments {BASE}",
 }
 

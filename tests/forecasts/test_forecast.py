@@ -10,11 +10,11 @@ from torch import nn
 import depthscope as ds
 from depthscope._registry import TABLES
 from depthscope.errors import BlocksNotFoundError, ForecastError, UnknownNameError, UsageError
-from depthscope.forecasts.designs import _mean_seen
 from depthscope.models.design import Design, shelves
 from depthscope.models.resolve import resolve
 from depthscope.models.sizes import Sizes
 from depthscope.models.transformer import Transformer
+from depthscope.theory.covariance import less_mean
 
 shelves()
 N, D = 24, 128
@@ -60,11 +60,40 @@ def test_weights_forecast_the_very_model(wiring: str, causal: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "preset", ["bert", "roberta", "distilbert", "gpt2", "llama", "qwen3", "t5", "vit", "deit", "torch_encoder"]
+    "preset",
+    ["albert", "bert", "roberta", "distilbert", "gpt2", "llama", "qwen3", "t5", "vit", "deit", "torch_encoder"],
 )
 def test_other_peoples_models_at_random_initialisation(preset: str) -> None:
     model, given = resolve(preset, Sizes(12, 128, 4, 32, 4, 0))
     assert error_of(model, given) < 0.08
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_copies_of_one_layer_meet_their_own_matrices_again(activation: str) -> None:
+    """nn.TransformerEncoder starts with equal layers: as strangers to the tokens they would be off by 0.2."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(D, 4, 4 * D, batch_first=True, activation=activation)
+    model = nn.TransformerEncoder(layer, 16, enable_nested_tensor=False).eval()
+    assert error_of(model, torch.randn(4, N, D)) < 0.08
+
+
+def test_a_model_without_inputs_gets_random_ones() -> None:
+    model = ds.models.classic(6, D, 4, weights="xavier")
+    state = torch.get_rng_state()
+    found = ds.forecast(model, n=20)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert found.n == 20 and any("inputs are random, (4, 20, 128)" in words for words in found.assumed)
+    bert, _ = resolve("bert", Sizes(2, 32, 4, 16, 2, 0))
+    assert ds.forecast(bert, n=16).n == 16
+    vit, _ = resolve("vit", Sizes(2, 32, 4, 16, 2, 0))
+    assert ds.forecast(vit).depth == 2
+
+
+def test_tau_of_a_model_is_fix_s() -> None:
+    model, X = ds.models.classic(6, D, 4, weights="xavier", output=True), torch.randn(2, N, D)
+    found = ds.forecast(model, X, tau=0.4)
+    with ds.fix_(model, ds.remedies.DeEscalate(0.4)):
+        assert torch.equal(ds.forecast(model, X).t_sim, found.t_sim)
 
 
 @pytest.mark.parametrize("at", ["block_in", "attn_in", "sa_out", "sa_sum", "ffn_in", "ffn_sum", "block_out"])
@@ -114,7 +143,7 @@ def test_a_token_of_zeros(wiring: str) -> None:
 @pytest.mark.parametrize(("causal", "form"), [(False, "full"), (True, "sink")])
 def test_the_mean_of_sizes_is_the_remedys(causal: bool, form: str) -> None:
     I = torch.eye(9, dtype=torch.float64)  # noqa: E741
-    torch.testing.assert_close(I - 0.3 * _mean_seen(9, causal), ds.remedies.DeEscalate(0.3, form=form)(I))
+    torch.testing.assert_close(less_mean(9, 0.3, causal), ds.remedies.DeEscalate(0.3, form=form)(I))
 
 
 def test_a_thousand_blocks_and_a_width_that_nobody_could_build() -> None:
@@ -156,14 +185,14 @@ def test_nothing_is_left_behind() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: ds.forecast(3), UsageError, "source must be a model, or left out for sizes; got int"),
-        (lambda: ds.forecast(ds.models.classic(1, 8, 2)), UsageError, "a model needs inputs"),
+        (lambda: ds.forecast(3), UsageError, "source must be a model, a Scan, or left out for sizes; got int"),
         (
             lambda: ds.forecast(ds.models.classic(1, 8, 2), torch.randn(1, 3, 8), depth=3),
             UsageError,
             "depth belongs to",
         ),
-        (lambda: ds.forecast(ds.models.classic(1, 8, 2), torch.randn(1, 3, 8), tau=0.3), UsageError, "tau belongs to"),
+        (lambda: ds.forecast(ds.models.classic(1, 8, 2), t_sim=0.3), UsageError, "t_sim belongs to"),
+        (lambda: ds.forecast(nn.Sequential(nn.Linear(2, 2))), UsageError, "Pass inputs, as for a scan"),
         (lambda: ds.forecast(depth=2, wirin="pre_norm"), UnknownNameError, "Did you mean wiring"),
         (lambda: ds.forecast(depth=2, attention="sinkhorn"), UsageError, "attention must be softmax"),
         (lambda: ds.forecast(depth=2, wiring="hyper_connections"), UsageError, "start as pre_norm"),
@@ -189,3 +218,13 @@ def test_a_function_without_a_rule_is_named() -> None:
 
     with pytest.raises(ForecastError, match=r"what fft_fft\(\(2, 5, 8\)\) does to the law of tokens is not known"):
         ds.forecast(Odd(), torch.randn(2, 5, 8))
+
+
+def test_the_part_that_cannot_be_read_is_named_and_how_to_give_it() -> None:
+    xlnet, given = resolve("xlnet", Sizes(2, 32, 4, 8, 2, 0))
+    with pytest.raises(ForecastError, match=r"in layer\.0\.rel_attn \(XLNetRelativeAttention\): what einsum"):
+        ds.forecast(xlnet, given)
+    with pytest.raises(
+        ForecastError, match=r"by hand, ds\.forecast\(depth=, .*wiring= \(norm placement\), activation="
+    ):
+        ds.forecast(xlnet, given)

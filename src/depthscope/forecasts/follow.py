@@ -1,5 +1,6 @@
 """Follow the law of tokens through the blocks of a model: token similarity by depth, without computing a block."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -25,6 +26,18 @@ def laws_by_block(model: nn.Module, blocks: list[str], args: tuple, kwargs: dict
     for fix in fixes_in(model):
         if fix.model is model:
             fix.prepare(args, kwargs)  # its hooks come before ours, so that remedied tokens are seen
+    modules = list({id(m): m for m in map(model.get_submodule, blocks)}.values())
+    copies = _has_copies(modules)
+    found = _followed_through(model, modules, args, kwargs, remember=copies)
+    if len(found) > len(modules) + 1 and not copies:  # a module ran again: its matrices meet what they made
+        return _followed_through(model, modules, args, kwargs, remember=True)
+    return found
+
+
+def _followed_through(
+    model: nn.Module, modules: list[nn.Module], args: tuple, kwargs: dict[str, Any], *, remember: bool
+) -> list[Law]:
+    """remember: what matrices make of channels, for blocks that share their weights; a product of matrices a step."""
     found: list[Law] = []
     running = [0]
 
@@ -34,7 +47,7 @@ def laws_by_block(model: nn.Module, blocks: list[str], args: tuple, kwargs: dict
             raise ForecastError("forecast: a block must take tokens (B, n, d); it has none. Pass blocks=.")
         running[0] += 1
         streams = [v for v in (*given, *named.values()) if isinstance(v, LawTensor)]
-        law = law_of_tokens(x) if not isinstance(x, LawTensor) else law_of(x)
+        law = law_of_tokens(x, followed=remember) if not isinstance(x, LawTensor) else law_of(x)
         law = law.settled() if len(streams) < 2 else law.brief()  # streams share their sources: strangers if settled
         if not found:
             found.append(law)
@@ -56,20 +69,40 @@ def laws_by_block(model: nn.Module, blocks: list[str], args: tuple, kwargs: dict
         stack.enter_context(untouched(model))
         stack.enter_context(torch.no_grad())
         stack.enter_context(_norms_followed(model))
-        for module in {id(m): m for m in map(model.get_submodule, blocks)}.values():
+        for module in modules:
             stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
             stack.callback(module.register_forward_hook(leave).remove)
         try:
             model(*args, **kwargs)
-        except DepthscopeError:
-            if running[0] or len(found) <= len(blocks):  # inside a block, or before the last
-                raise
         except Exception as error:
-            if running[0] or len(found) <= len(blocks):
-                raise ForecastError(
-                    f"forecast: {type(model).__name__} must run on these inputs, and its blocks on the law of their "
-                    f"tokens; {type(error).__name__}: {error}. Forecast its sizes instead, or scan it."
-                ) from error
+            if running[0] or len(found) <= len(modules):  # inside a block, or before the last
+                raise _unread(error, model) from error
+    return found
+
+
+def _unread(error: Exception, model: nn.Module) -> DepthscopeError:
+    """What could not be read, the module it is in, and how to say it by hand."""
+    if isinstance(error, DepthscopeError) and not isinstance(error, ForecastError):
+        return error
+    where = _innermost(error, model)
+    reason = str(error) if isinstance(error, ForecastError) else f"{type(error).__name__}: {error}"
+    return ForecastError(
+        f"forecast: {type(model).__name__} cannot be followed{f' in {where}' if where else ''}: "
+        f"{reason.removeprefix('forecast: ').rstrip('.')}. Give what counts by hand, ds.forecast(depth=, n=, d=, h=, "
+        "wiring= (norm placement), activation=, weights=, causal=), or calibrate on a scan, ds.forecast(scan, depth=)."
+    )
+
+
+def _innermost(error: Exception, model: nn.Module) -> str:
+    """The path and class of the last module of the model that was running."""
+    names = {id(module): name for name, module in model.named_modules() if name}
+    found = ""
+    step = error.__traceback__
+    while step is not None:
+        running = step.tb_frame.f_locals.get("self")
+        if id(running) in names:
+            found = f"{names[id(running)]} ({type(running).__name__})"
+        step = step.tb_next
     return found
 
 
@@ -79,13 +112,23 @@ def _is_copy(value: Any, x: Tensor) -> bool:
     return plain and value.shape == x.shape and torch.equal(value, x)
 
 
-def law_of_tokens(x: Tensor) -> Law:
+def _has_copies(modules: list[nn.Module]) -> bool:
+    """Whether two neighbours have equal weights, as the copies of one layer in nn.TransformerEncoder do at first."""
+    return any(_equal(a, b) for a, b in itertools.pairwise(modules))
+
+
+def _equal(a: nn.Module, b: nn.Module) -> bool:
+    pairs = zip([p for p in a.parameters() if p.ndim > 1], [p for p in b.parameters() if p.ndim > 1], strict=False)
+    return any(p.shape == q.shape and torch.equal(p, q) for p, q in pairs)
+
+
+def law_of_tokens(x: Tensor, followed: bool = False) -> Law:
     """The law of tokens that are there: a few weighted means are known, and the rest has their overlaps."""
     X = x.detach().double()
     Q = modes(X.shape[-2])
     vectors = Q.T @ X  # (B, r, d)
     known = tuple((q.expand(X.shape[:-1]), vectors[:, k]) for k, q in enumerate(Q.T))
-    return Law.fresh((X @ X.mT - Q @ (vectors @ vectors.mT) @ Q.T) / X.shape[-1], known)
+    return Law.fresh((X @ X.mT - Q @ (vectors @ vectors.mT) @ Q.T) / X.shape[-1], known, followed)
 
 
 @contextmanager

@@ -1,27 +1,36 @@
-"""forecast(): the curve of token similarity from a model's weights, or from sizes alone."""
+"""forecast(): the curve of token similarity from sizes, from a model's weights, or from a scan of its first blocks."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from depthscope.errors import UsageError
+from depthscope.forecasts.calibrate import Calibration, calibrate
 from depthscope.forecasts.designs import laws_of_design
+from depthscope.forecasts.extrapolate import band, extrapolated
 from depthscope.forecasts.follow import laws_by_block
-from depthscope.forecasts.law import Law
+from depthscope.forecasts.gradients import growth_of_design
 from depthscope.forecasts.record import Forecast
-from depthscope.models.design import check_size, design_of
+from depthscope.models.design import Design, check_size, design_of
+from depthscope.models.random_inputs import random_inputs
+from depthscope.remedies._fix import fix_
+from depthscope.remedies.de_escalate import DeEscalate
+from depthscope.scans.record import Scan
 from depthscope.theory._numbers import checked
+from depthscope.theory.covariance import normed, parts
 from depthscope.traces.blocks import blocks_by_name
 
 BY_WEIGHTS = "weights are random to the part of the tokens that differs; the common part goes through the actual ones"
 BY_LAW = "weights are drawn independently for every block, by their law"
+BY_SCAN = "later blocks are like the measured ones: the same gains of attention and network, chance as large"
 NO_PASS = "blocks are followed by the law of their tokens; nothing is computed in them"
 
 
 def forecast(
-    source: nn.Module | None = None,
+    source: nn.Module | Scan | None = None,
     inputs: Any = None,
     *,
     blocks: str | Iterable[str] | None = None,
@@ -29,37 +38,95 @@ def forecast(
     n: int = 64,
     t_sim: float | None = None,
     tau: float = 0.0,
+    scores: float = 1.0,
     **design: Any,
 ) -> Forecast:
     """Token similarity after every block, before anything is trained and without computing a block.
 
-    source: a model, with inputs as for a scan (a tensor, a tuple, or a mapping): its embeddings are computed, and laws
-    flow through its blocks by its actual weights; ds.fix_ remedies count. Without a model, sizes: n tokens that start
-    alike by t_sim (1/n when left out), tau at block_out (the sink form where causal), and the choices of
-    ds.models.classic: depth, d, h, q, alpha, wiring, attention (softmax), activation, weights, causal, output, bias. A
-    thousand blocks, or widths too large to build, are fine.
+    source: a model, with inputs as for a scan (left out: random ones); its embeddings are computed, and laws flow
+    through its blocks by its actual weights; ds.fix_ remedies count. A Scan: calibrated on the blocks that were
+    measured, up to depth. Without a source, sizes: n tokens that start alike by t_sim (1/n when left out), and the
+    choices of ds.models.classic: depth, d, h, q, alpha, wiring, attention (softmax), activation, weights, causal,
+    output, bias; scores is a factor on what the softmax reads. A thousand blocks, or widths too large to build, are
+    fine. tau: de-escalation at block_out in every
+    block (the sink form where causal).
     """
+    checked("forecast", tau=tau)
     if source is None:
-        return _of_design(depth, n, t_sim, tau, design)
+        return _of_design(depth, n, t_sim, tau, scores, design)
+    sizes = {"t_sim": t_sim, **design}
+    given = [name for name, value in sizes.items() if value is not None]
+    if isinstance(source, Scan):
+        return _of_scan(source, depth, tau, sizes)
     if not isinstance(source, nn.Module):
         raise UsageError(
-            f"forecast: source must be a model, or left out for sizes; got {type(source).__name__}. "
-            "Try ds.forecast(model, inputs) or ds.forecast(depth=48, n=64, d=256, h=8)."
+            f"forecast: source must be a model, a Scan, or left out for sizes; got {type(source).__name__}. "
+            "Try ds.forecast(model), ds.forecast(scan, depth=48) or ds.forecast(depth=48, n=64, d=256, h=8)."
         )
-    given = [name for name, value in {"depth": depth, "t_sim": t_sim, **design}.items() if value is not None]
-    if given or tau:
+    if given or depth is not None:
         raise UsageError(
-            f"forecast: {', '.join(given or ['tau'])} belongs to sizes; a model has its own. "
-            "Leave it out, or fix the model: ds.fix_(model, ds.remedies.DeEscalate(tau))."
+            f"forecast: {', '.join(given or ['depth'])} belongs to sizes; a model has its own. "
+            "Leave it out; for more blocks than the model has, forecast a scan of it."
         )
+    return _of_model(source, inputs, blocks, n, tau)
+
+
+def _of_model(model: nn.Module, inputs: Any, blocks: str | Iterable[str] | None, n: int, tau: float) -> Forecast:
+    assumed = [BY_WEIGHTS, NO_PASS]
     if inputs is None:
-        raise UsageError("forecast: a model needs inputs, as for a scan: its embeddings decide how alike tokens start.")
+        inputs = random_inputs(model, n)
+        assumed.append(f"inputs are random, {tuple(inputs.shape)}: none were given")
     args, kwargs = _arguments(inputs)
-    laws = laws_by_block(source, blocks_by_name(source, blocks), args, kwargs)
-    return _record(type(source).__name__, laws, [BY_WEIGHTS, NO_PASS])
+    names = blocks_by_name(model, blocks)
+    if tau:
+        with fix_(model, DeEscalate(tau), blocks=blocks):
+            laws = laws_by_block(model, names, args, kwargs)
+    else:
+        laws = laws_by_block(model, names, args, kwargs)
+    energies = [law.energies() for law in laws]
+    return _record(type(model).__name__, [law.overlaps() for law in laws], energies, assumed)
 
 
-def _of_design(depth: int | None, n: int, t_sim: float | None, tau: float, choices: dict[str, Any]) -> Forecast:
+def _of_scan(scan: Scan, depth: int | None, tau: float, sizes: dict[str, Any]) -> Forecast:
+    causal = sizes.pop("causal", None)
+    given = [name for name, value in sizes.items() if value is not None]
+    if given:
+        raise UsageError(f"forecast: {', '.join(given)} belongs to sizes; a scan has its own. Leave it out.")
+    if depth is None or depth <= scan.depth:
+        raise UsageError(
+            f"forecast: depth must be more than the {scan.depth} blocks of the scan; got {depth}. "
+            f"Try depth={2 * scan.depth}."
+        )
+    cal = calibrate(scan, causal)
+    return replayed(cal, scan, depth, tau) if tau else continued(cal, scan, depth)
+
+
+def continued(cal: Calibration, scan: Scan, depth: int) -> Forecast:
+    """The measured blocks as they were measured, and those after them with a band."""
+    rest = _replay(cal, cal.end, scan, depth - scan.depth)
+    edges = band(cal, cal.end, depth - scan.depth)
+    past = {name: scan.states[name][:-1] for name in ("t_sim", "t_div", "t_cos")}
+    curves: dict[str, Any] = {name: torch.cat([past[name], getattr(rest, name)]) for name in past}
+    whole = torch.stack([torch.cat([past["t_sim"], edge]) for edge in edges])
+    return replace(rest, measured=scan.depth, band=whole, **curves)
+
+
+def replayed(cal: Calibration, scan: Scan, depth: int, tau: float = 0.0) -> Forecast:
+    """All blocks from the measured input on, as the calibration has them: a scan of other blocks says nothing here."""
+    found = _replay(cal, cal.start, scan, depth, tau)
+    edges = torch.stack(band(cal, cal.start, depth, tau))
+    return replace(found, band=edges, source=f"{found.source}, tau {tau:g}" if tau else found.source)
+
+
+def _replay(cal: Calibration, S: Tensor, scan: Scan, blocks: int, tau: float = 0.0) -> Forecast:
+    states = extrapolated(cal, S, blocks, tau)
+    found = _record(f"{scan.title}, from {scan.depth} blocks", states, [parts(S) for S in states], [BY_SCAN])
+    return replace(found, n=round(scan.valid_tokens))
+
+
+def _of_design(
+    depth: int | None, n: int, t_sim: float | None, tau: float, scores: float, choices: dict[str, Any]
+) -> Forecast:
     check_size("forecast", "n", n)
     design = design_of("forecast", **choices | ({} if depth is None else {"depth": depth}))
     if design.attention != "softmax":
@@ -67,11 +134,17 @@ def _of_design(depth: int | None, n: int, t_sim: float | None, tau: float, choic
     if design.wiring == "hyper_connections":
         raise UsageError("forecast: hyper_connections start as pre_norm; forecast that. Their law is not known later.")
     start = 1 / n if t_sim is None else t_sim
-    checked("forecast", t_sim=start, tau=tau)
+    checked("forecast", t_sim=start)
     with torch.no_grad():
-        laws = laws_of_design(design, n, t_sim=start, tau=tau)
+        laws = laws_of_design(design, n, t_sim=start, tau=tau, scores=scores)
+        growth = growth_of_design(design, n, t_sim=start, tau=tau, scores=scores)
+    energies = [law.energies() for law in laws]
+    return _record(_name(design, tau), [law.overlaps() for law in laws], energies, [BY_LAW, NO_PASS], growth)
+
+
+def _name(design: Design, tau: float) -> str:
     name = f"{design.wiring}, d {design.d}, {design.h} heads, {design.activation}, {design.weights}"
-    return _record(f"{name}, tau {tau:g}" if tau else name, laws, [BY_LAW, NO_PASS])
+    return f"{name}, tau {tau:g}" if tau else name
 
 
 def _arguments(inputs: Any) -> tuple[tuple, dict[str, Any]]:
@@ -84,19 +157,22 @@ def _arguments(inputs: Any) -> tuple[tuple, dict[str, Any]]:
     raise UsageError(f"forecast: inputs must be a tensor, a tuple or a mapping; got {type(inputs).__name__}.")
 
 
-def _record(source: str, laws: list[Law], assumed: list[str]) -> Forecast:
-    curves = [_numbers(law) for law in laws]
-    t_sim, t_div, t_cos = (torch.stack(column) for column in zip(*curves, strict=True))
-    return Forecast(source, laws[0].tokens, t_sim, t_div, t_cos, assumed)
+def _record(
+    source: str,
+    states: list[Tensor],
+    energies: list[tuple[Tensor, Tensor]],
+    assumed: list[str],
+    growth: Tensor | None = None,
+) -> Forecast:
+    """states: overlaps of the tokens, (..., n, n) each. energies: common and centred, which keep small values whole."""
+    shares = [(common / (common + centred), centred / (common + centred)) for common, centred in energies]
+    t_sim, t_div = (torch.stack([share.mean() for share in column]) for column in zip(*shares, strict=True))
+    t_cos = torch.stack([_cosine(S) for S in states])
+    return Forecast(source, states[0].shape[-1], t_sim, t_div, t_cos, assumed, gradient_growth=growth)
 
 
-def _numbers(law: Law) -> tuple[Tensor, Tensor, Tensor]:
-    """t_sim, t_div and t_cos, means over sequences."""
-    common, centred = law.energies()
-    S = law.overlaps()
-    size = S.diagonal(dim1=-2, dim2=-1).clamp(min=1e-300).sqrt()
-    cosines = S / (size.unsqueeze(-1) * size.unsqueeze(-2))
+def _cosine(S: Tensor) -> Tensor:
+    """The mean cosine of two tokens."""
     n = S.shape[-1]
-    t_cos = (cosines.sum((-2, -1)) - n) / (n * (n - 1)) if n > 1 else torch.ones_like(common)
-    whole = common + centred
-    return (common / whole).mean(), (centred / whole).mean(), t_cos.mean()
+    R = normed(S)
+    return ((R.sum((-2, -1)) - n) / (n * (n - 1)) if n > 1 else torch.ones(())).mean()

@@ -2,39 +2,52 @@
 
 X_i = sum_j t_ij v_j + Z_i: known vectors v_j that all tokens share, with a weight for each token, and a Gaussian part
 whose channels are independent and alike. Random weights keep this form; the known part goes through the actual ones.
+Where blocks share their weights, what they make of the Gaussian part's channels is followed too.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-
-@dataclass(frozen=True, eq=False)
-class Source:
-    """Gaussian rows Z (m rows) with covariance K (B, m, m) in every channel; two sources are independent."""
-
-    K: Tensor
+from depthscope.forecasts.strand import Source, Strand, between_channels
 
 
 @dataclass(frozen=True, eq=False)
 class Law:
-    """random: matrices T (B, n, m) on sources, Z = sum_s T_s Z_s. known: weights t (B, n) and vectors v (B, c)."""
+    """random: matrices T (B, n, m) on strands, Z = sum_s T_s Z_s M_s^T. known: weights t (B, n), vectors v (B, c)."""
 
-    random: dict[Source, Tensor]
+    random: dict[Strand, Tensor]
     known: tuple[tuple[Tensor, Tensor], ...] = ()
     root: tuple["Law", float] | None = field(default=None)  # the law that this one is a multiple of
+    covariance: Tensor | None = field(default=None)  # of the Gaussian part, where a step has it for little
 
     @classmethod
-    def fresh(cls, K: Tensor, known: tuple[tuple[Tensor, Tensor], ...] = ()) -> "Law":
+    def fresh(
+        cls, K: Tensor, known: tuple[tuple[Tensor, Tensor], ...] = (), followed: bool = False, M: Tensor | None = None
+    ) -> "Law":
         """A Gaussian part of covariance K that nothing else shares."""
-        return cls({Source(K): torch.eye(K.shape[-1], dtype=K.dtype).expand_as(K)}, known)
+        strand = Strand(Source(K), followed, M)
+        return cls({strand: identity(K.shape[-1]).expand_as(K)}, known, covariance=K if M is None else None)
+
+    @property
+    def followed(self) -> bool:
+        """Whether matrices that come back are remembered."""
+        return any(strand.followed for strand in self.random)
 
     def gaussian(self) -> Tensor:
         """The covariance of the Gaussian part, (B, n, n)."""
-        parts = [T @ source.K @ T.mT for source, T in self.random.items()]
-        return torch.stack(torch.broadcast_tensors(*parts)).sum(0)
+        if self.covariance is None:
+            parts = [
+                a.overlap(b) * (T @ a.source.K @ R.mT)
+                for a, T in self.random.items()
+                for b, R in self.random.items()
+                if a.source is b.source
+            ]
+            object.__setattr__(self, "covariance", torch.stack(torch.broadcast_tensors(*parts)).sum(0))
+        return self.covariance  # type: ignore[return-value]
 
     def shared(self) -> Tensor:
         """The overlaps of the known part, a mean over channels, (B, n, n)."""
@@ -50,7 +63,7 @@ class Law:
 
     def overlaps(self) -> Tensor:
         """S_ij = x_i . x_j / c, its mean: (B, n, n)."""
-        return self.gaussian() + self.shared()
+        return self.gaussian() + self.shared() if self.known else self.gaussian()
 
     def energies(self) -> tuple[Tensor, Tensor]:
         """Common and centred energy of the tokens, per channel, (B,) each: t_div = centred / (common + centred)."""
@@ -76,7 +89,9 @@ class Law:
                 known[same[0]] = (known[same[0]][0] + factor * t, v)
             else:
                 known.append((factor * t.expand(*t.shape[:-1], n), v))
-        return Law(random, tuple(known))
+        strangers = {s.source for s in self.random}.isdisjoint(s.source for s in other.random)
+        covariance = self.gaussian().add(other.gaussian(), alpha=factor**2) if strangers else None
+        return Law(random, tuple(known), covariance=covariance)
 
     @property
     def tokens(self) -> int:
@@ -85,12 +100,14 @@ class Law:
     def times(self, factor: float) -> "Law":
         law, before = self.root or (self, 1.0)
         random = {source: factor * T for source, T in self.random.items()}
-        return Law(random, tuple((factor * t, v) for t, v in self.known), (law, before * factor))
+        known = tuple((factor * t, v) for t, v in self.known)
+        return Law(random, known, (law, before * factor), factor**2 * self.gaussian())
 
     def mixed(self, M: Tensor) -> "Law":
         """M X: every token a sum of tokens, M (B, m, n)."""
         random = {source: M @ T for source, T in self.random.items()}
-        return Law(random, tuple(((M @ t.unsqueeze(-1)).squeeze(-1), v) for t, v in self.known))
+        known = tuple(((M @ t.unsqueeze(-1)).squeeze(-1), v) for t, v in self.known)
+        return Law(random, known, covariance=M @ self.gaussian() @ M.mT)
 
     @staticmethod
     def stacked(first: "Law", second: "Law") -> "Law":
@@ -102,12 +119,21 @@ class Law:
     def weighed(self, D: Tensor) -> "Law":
         """Every token times its own number, D (B, n)."""
         random = {source: D.unsqueeze(-1) * T for source, T in self.random.items()}
-        return Law(random, tuple((D * t, v) for t, v in self.known))
+        covariance = D.unsqueeze(-1) * self.gaussian() * D.unsqueeze(-2)
+        return Law(random, tuple((D * t, v) for t, v in self.known), covariance=covariance)
+
+    def channelwise(self, f: Callable[[Tensor], Tensor]) -> "Law":
+        """Channels in another order or fewer of them, f on vectors (..., c)."""
+        random = {s.channelwise(f): T for s, T in self.random.items()}
+        covariance = None if self.followed else self.covariance
+        return Law(random, tuple((t, f(v)) for t, v in self.known), covariance=covariance)
 
     def scaled(self, weight: Tensor) -> "Law":
         """Every channel times its own number, weight (c,), or that of its place in a head, weight (c / h,)."""
+        if bool((weight == 1).all()):  # as every norm starts
+            return self
         rms = float(weight.square().mean().sqrt())
-        random = {source: rms * T for source, T in self.random.items()}
+        random = {s.scaled(weight) if s.followed else s: T if s.followed else rms * T for s, T in self.random.items()}
         return Law(random, tuple((t, v * weight.repeat(max(1, v.shape[-1] // len(weight)))) for t, v in self.known))
 
     def shifted(self, bias: Tensor) -> "Law":
@@ -115,40 +141,54 @@ class Law:
         if not bool(bias.any()):
             return self
         t = torch.ones(next(iter(self.random.values())).shape[:-1], dtype=bias.dtype)
-        return Law(self.random, (*self.known, (t, bias.expand(t.shape[0], -1))))
+        return Law(self.random, (*self.known, (t, bias.expand(t.shape[0], -1))), covariance=self.covariance)
 
     def through(self, W: Tensor, bias: Tensor | None) -> "Law":
         """X W^T + bias for a matrix W (out, c) whose rows are random to the Gaussian part: |W|^2 / out is its gain."""
-        gain = float(W.square().sum()) / W.shape[0]
-        law = Law.fresh(gain * self.gaussian(), tuple((t, v.expand(-1, W.shape[1]) @ W.T) for t, v in self.known))
+        known = tuple((t, v.expand(-1, W.shape[1]) @ W.T) for t, v in self.known)
+        random = {strand.through(W): T for strand, T in self.random.items() if strand.followed}
+        strangers = {strand: T for strand, T in self.random.items() if not strand.followed}
+        if strangers:
+            rest = self if not random else Law(strangers)  # whose covariance may be there already
+            random |= Law.fresh(float(W.square().sum()) / W.shape[0] * rest.gaussian()).random
+        law = Law(random, known)
         return law if bias is None else law.shifted(bias)
 
     def drawn_through(self, gain: float, bias: float) -> "Law":
         """X W^T + b for W and b that are not known: what all tokens share stays shared, in a direction by chance."""
-        return Law.fresh(gain * self.overlaps() + bias)
+        S = gain * self.overlaps()
+        return Law.fresh(S + bias if bias else S)
 
     def about_mean(self) -> "Law":
-        """The same overlaps with one source and one known vector, the mean token: what differs is Gaussian again."""
+        """The same overlaps with one known vector, the mean token: what differs otherwise is Gaussian again."""
         return self._onto(torch.ones(self.tokens, 1, dtype=torch.float64) / self.tokens**0.5)
 
     def settled(self) -> "Law":
         """The same overlaps with one source and the few known vectors that attention hands on most."""
-        return self._onto(modes(self.tokens))
+        law = self._onto(modes(self.tokens))
+        M = between_channels(law.random, law.known[0][1].shape[-1]) if self.followed and law.known else None
+        return Law.fresh(law.gaussian(), law.known, self.followed, M)
 
     def brief(self) -> "Law":
         """The same sources, which another law may share, and few known vectors."""
-        few = Law({}, self.known)._onto(modes(self.tokens)) if self.known else Law({})
-        return Law(self.random | few.random, few.known)
+        return self._onto(modes(self.tokens))
 
     def _onto(self, Q: Tensor) -> "Law":
         """Keep of the known part what lies along Q (n, r), orthonormal; the rest of it becomes Gaussian."""
         if not self.known:
-            return Law.fresh(self.gaussian())
+            return self
         t, v = self._stacked_known()
         kept = (Q.T @ t) @ v  # (B, r, c)
         known = tuple((q.expand(t.shape[:-1]), kept[:, k]) for k, q in enumerate(Q.T))
         lost = self.shared() - Q @ (kept @ kept.mT / v.shape[-1]) @ Q.T
-        return Law.fresh(self.gaussian() + lost if self.random else lost, known)
+        rest = Law.fresh(lost, known, self.followed)
+        return Law(self.random | rest.random, known)
+
+
+@lru_cache
+def identity(n: int) -> Tensor:
+    """The identity of n tokens; never to be written into."""
+    return torch.eye(n, dtype=torch.float64)
 
 
 @lru_cache

@@ -20,7 +20,9 @@ FORMAT, VERSION = "depthscope.forecast", 1
 class Forecast:
     """Token similarity, diversity and cosine before block 1 and after every block, (depth + 1,) each.
 
-    source: what was forecast. assumed: what the forecast takes for granted, in words.
+    source: what was forecast. assumed: what the forecast takes for granted, in words. measured: how many of the first
+    blocks are not forecast but measured (of a scan). band: between which values t_sim lies in nine cases of ten, (2,
+    depth + 1). gradient_growth: |dL/dX_{l-1}| / |dL/dX_l| of every block, (depth,). None where there is no theory.
     """
 
     source: str
@@ -29,6 +31,9 @@ class Forecast:
     t_div: Tensor
     t_cos: Tensor
     assumed: list[str] = field(default_factory=list)
+    measured: int = 0
+    band: Tensor | None = None
+    gradient_growth: Tensor | None = None
 
     @property
     def depth(self) -> int:
@@ -75,6 +80,9 @@ class Forecast:
             "n": self.n,
             **curves,
             "assumed": self.assumed,
+            "measured": self.measured,
+            "band": None if self.band is None else self.band.tolist(),
+            "gradient_growth": None if self.gradient_growth is None else self.gradient_growth.tolist(),
         }
 
     @classmethod
@@ -84,8 +92,11 @@ class Forecast:
                 f"forecast: the data must be a {FORMAT} of version {VERSION}; got {data.get('format')!r}, "
                 f"{data.get('version')!r}. Was it saved by Forecast.save?"
             )
-        curves = {name: torch.tensor(data[name], dtype=torch.float64) for name in ("t_sim", "t_div", "t_cos")}
-        return cls(data["source"], data["n"], assumed=list(data["assumed"]), **curves)
+        names = ("t_sim", "t_div", "t_cos", "band", "gradient_growth")
+        found: dict[str, Any] = {
+            k: None if data[k] is None else torch.tensor(data[k], dtype=torch.float64) for k in names
+        }
+        return cls(data["source"], data["n"], assumed=list(data["assumed"]), measured=data["measured"], **found)
 
     def save(self, path: str | Path) -> None:
         with whole_file(path) as part:

@@ -30,10 +30,7 @@ def follow(func: Any, args: tuple, kwargs: dict) -> Any:
 
 def no_rule(name: str, args: tuple) -> DepthscopeError:
     given = ", ".join(str(tuple(a.shape)) if isinstance(a, Tensor) else repr(a) for a in args)
-    return ForecastError(
-        f"forecast: what {name}({given}) does to the law of tokens is not known. Give the model's sizes by hand, or "
-        "scan the model."
-    )
+    return ForecastError(f"forecast: what {name}({given}) does to the law of tokens is not known.")
 
 
 def law_of(x: Any) -> Law:
@@ -86,7 +83,7 @@ def joined(func: Any, args: tuple, kwargs: dict) -> Any:
 def _part(law: Law | Units, index: int, count: int) -> Law | Units:
     if isinstance(law, Units):
         return law
-    return Law(law.random, tuple((t, v.unflatten(-1, (count, -1))[:, index]) for t, v in law.known))
+    return law.channelwise(lambda v: v.unflatten(-1, (count, -1))[..., index, :])
 
 
 # sums and products
@@ -185,7 +182,8 @@ def pointwise(f: Callable[..., Tensor]) -> Rule:
 def normed(law: Law, weight: Tensor | None, bias: Tensor | None, *, centred: bool) -> Law:
     """Every token at root mean square 1, then weight and bias; centred: without its mean over channels before."""
     if centred:
-        law = Law(law.random, tuple((t, v - v.mean(-1, keepdim=True)) for t, v in law.known))
+        known = tuple((t, v - v.mean(-1, keepdim=True)) for t, v in law.known)
+        law = Law(law.random, known, covariance=law.covariance)
     size = law.overlaps().diagonal(dim1=-2, dim2=-1)
     nothing = size < 1e-12 * size.amax(-1, keepdim=True)  # a norm leaves a token of zeros as it is
     law = law.weighed(torch.where(nothing, 0.0, size.clamp(min=1e-300).rsqrt()))
@@ -205,9 +203,9 @@ def attention(func: Any, args: tuple, kwargs: dict) -> Any:
     q, k, v = call["query"], call["key"], call["value"]
     n, d_h, heads = q.shape[-2], q.shape[-1], q.shape[-3]
     laws = [law_of(x) for x in (q, k, v)]
-    wide = tuple((t, _for_heads(vector, heads, v.shape[-1])) for t, vector in laws[2].known)
+    wide = laws[2].channelwise(lambda vector: _for_heads(vector, heads, v.shape[-1]))
     scale = call.get("scale") or d_h**-0.5
-    out = attended(laws[0], laws[1], Law(laws[2].random, wide), _bias(call, n), scale=scale, d_h=d_h)
+    out = attended(laws[0], laws[1], wide, _bias(call, n), scale=scale, d_h=d_h)
     return LawTensor(torch.Size((*q.shape[:-1], v.shape[-1])), q.dtype, out)
 
 

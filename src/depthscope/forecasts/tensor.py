@@ -1,6 +1,7 @@
 """A tensor that holds no numbers but the law of its tokens, so that a model's own code can be followed."""
 
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,15 +15,23 @@ ASKED = {  # what code asks of any tensor
 }
 
 
+class Shape(NamedTuple):
+    """What counts of a tensor here."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+
+
 class LawTensor(Tensor):
     """Shape, dtype and device of a tensor, and a law in the place of its values."""
 
     law: Law | Units
+    form: "Shape"  # read by name it costs nothing, where .shape of a tensor subclass is a function call
 
     @staticmethod
     def __new__(cls, shape: torch.Size, dtype: torch.dtype, law: Law | Units) -> "LawTensor":
         tensor = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=torch.device("cpu"))
-        tensor.law = law
+        tensor.law, tensor.form = law, Shape(shape, dtype)
         return tensor
 
     def __init__(self, *_: Any) -> None:
@@ -57,14 +66,36 @@ def like(tensors: Any, law: Law | Units) -> Any:
 
 
 def shapes(func: Any, args: tuple, kwargs: dict) -> Any:
-    """What a function returns, without values: it is run on tensors that have a shape only."""
+    """What a function returns, without values: it is run on tensors that have a shape only.
+
+    One block asks for the same shapes as the one before, so that an answer is kept.
+    """
+    call = func, tuple(map(_bare, args)), tuple((name, _bare(value)) for name, value in kwargs.items())
+    try:
+        return _run_once(*call)
+    except TypeError:  # slices have no hash before Python 3.12
+        return _run(*call)
+
+
+def _run(func: Any, args: tuple, kwargs: tuple) -> Any:
     with torch._C.DisableTorchFunctionSubclass():
-        return func(*_bare(args), **{name: _bare(value) for name, value in kwargs.items()})
+        return func(*map(_empty, args), **{name: _empty(value) for name, value in kwargs})
+
+
+_run_once = lru_cache(maxsize=1024)(_run)
 
 
 def _bare(value: Any) -> Any:
+    if isinstance(value, LawTensor):
+        return value.form
     if isinstance(value, Tensor):
-        return torch.empty(value.shape, dtype=value.dtype, device="meta")
+        return Shape(value.shape, value.dtype)
     if isinstance(value, tuple | list):
-        return type(value)(_bare(item) for item in value)
+        return tuple(_bare(item) for item in value)
     return value
+
+
+def _empty(value: Any) -> Any:
+    if isinstance(value, Shape):
+        return torch.empty(value.shape, dtype=value.dtype, device="meta")
+    return tuple(map(_empty, value)) if type(value) is tuple else value

@@ -62,7 +62,8 @@ class Units:
         for law, f in self.factors:
             size = law.overlaps().diagonal(dim1=-2, dim2=-1).clamp(min=1e-300).sqrt()  # (B, n)
             size = (size / size.square().mean(-1, keepdim=True).sqrt()).clamp(min=1e-3)
-            base = law.weighed(1 / size).about_mean()
+            alike = bool((size - 1).abs().max() < 1e-12)  # as a norm leaves them: there is nothing to weigh
+            base = (law if alike else law.weighed(1 / size)).about_mean()
             C = base.gaussian()
             sigma, rho = deviations(C)
             typical = sigma.square().mean(-1, keepdim=True).sqrt()  # (B, 1)
@@ -70,13 +71,18 @@ class Units:
             if base.known:
                 offsets = base.known[0][0][:, :1] * base.known[0][1]
             a = hermite_coefficients(f, typical.expand_as(offsets), offsets)  # (B, c, k)
-            mean, sizes = mean * a[..., 0], sizes * size
+            mean, sizes = mean * a[..., 0], sizes if alike else sizes * size
             moments.append(a.square())
             correlations.append(rho)
         overlaps = _expectation(moments, correlations)
-        common = _expectation([m[..., :1] for m in moments], correlations)
+        common = torch.stack(torch.broadcast_tensors(*(m[..., 0] for m in moments))).prod(0).mean(-1)[:, None, None]
         ones = torch.ones(overlaps.shape[:2], dtype=overlaps.dtype)
-        return Law.fresh(overlaps - common, ((ones, mean),)).weighed(sizes)
+        units = Law.fresh(overlaps - common, ((ones, mean),))
+        if base.followed and len(self.factors) == 1:  # what is linear in X stays with its strands
+            linear = Law(base.random).scaled((a[..., 1] / typical).mean(0))
+            rest = overlaps - common - moments[0][..., 1].mean(-1)[:, None, None] * correlations[0]
+            units = Law(linear.random | Law.fresh(rest, followed=True).random, units.known)
+        return units if sizes.ndim == 1 else units.weighed(sizes)
 
 
 def _product(f: Function, g: Function) -> Function:

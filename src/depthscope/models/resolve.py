@@ -11,6 +11,7 @@ from torch import nn
 
 from depthscope._registry import TABLES, import_folder, unknown
 from depthscope.errors import ForwardError, MissingExtraError, UnknownNameError, UsageError
+from depthscope.models.random_inputs import random_inputs
 from depthscope.models.sizes import Sizes
 
 
@@ -96,7 +97,7 @@ def hugging_face(name: str, sizes: Sizes, text: str | None) -> tuple[nn.Module, 
             f"{name}: the model must load with transformers.AutoModel; {type(error).__name__}: {reason}"
         ) from error
     if text is None:
-        return model, _random_inputs(model, sizes)
+        return model, random_inputs(model, sizes.tokens, sizes.batch, sizes.seed)
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(name, local_files_only=local)
     except Exception as error:
@@ -105,14 +106,6 @@ def hugging_face(name: str, sizes: Sizes, text: str | None) -> tuple[nn.Module, 
         ) from error
     ids = tokenizer(read_text(text), return_tensors="pt").input_ids[0]
     return model, _rows(ids, sizes)
-
-
-def _random_inputs(model: Any, sizes: Sizes) -> torch.Tensor:
-    config = model.config
-    if getattr(config, "image_size", None) and not getattr(config, "vocab_size", None):
-        side = config.image_size if isinstance(config.image_size, int) else config.image_size[0]
-        return torch.randn(sizes.batch, getattr(config, "num_channels", 3), side, side)
-    return torch.randint(0, config.vocab_size, (sizes.batch, sizes.tokens))
 
 
 def text_ids(path: str, model: Any, sizes: Sizes) -> torch.Tensor:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
+from depthscope.errors import ForecastError, UsageError
+
 if TYPE_CHECKING:
     from depthscope.scans.record import Scan
 
@@ -104,7 +106,7 @@ def judge(scan: "Scan") -> Verdict:
             f"Tokens grow alike: t_div {end:.2g} at block {depth}, divided by {pace:.2f} in every block; "
             f"{more} more blocks would lose them.{because}"
         )
-        advice = "No fix needed at this depth; deeper, one will be. " + _advice(scan)
+        advice = "No fix needed at this depth; deeper, one will be. " + _advice(scan, depth + more)
         return Verdict("escalating", None, None, end, pace, driver, shares, False, text, advice)
     text = f"{end:.0%} of the signal still differs between tokens at block {depth} (t_div {end:.2g}).{because}"
     return Verdict("diverse", None, None, end, pace, driver, shares, False, text, "No fix needed.")
@@ -153,11 +155,21 @@ def _driver(shares: dict[str, float]) -> str:
     return " and ".join(named)
 
 
-def _advice(scan: "Scan") -> str:
-    if scan.causal:
-        return "Ways out: pre-norm, a smaller residual branch, or a de-escalation that uses past tokens only."
-    remedy = 'ds.fix_(model, ds.remedies.DeEscalate(tau=1.0), at="block_out")'
-    return f"Ways out: {remedy}, pre-norm, a smaller residual branch."
+def _advice(scan: "Scan", depth: int | None = None) -> str:
+    """The mildest change by a forecast that is calibrated on this scan; where there is none, what helps in general."""
+    from depthscope.forecasts.advise import advise  # a forecast reads scans: imported when a verdict asks for it
+
+    try:
+        advice = advise(scan, depth=depth)
+    except (ForecastError, UsageError):  # steps or norms that a forecast does not know
+        form = ", in a form that uses past tokens only" if scan.causal else ""
+        return f"Ways out: de-escalation (ds.remedies.DeEscalate){form}, pre-norm, a smaller residual branch."
+    kept = f"{advice.choice.t_div:.0%} of the signal would still differ at block {advice.choice.forecast.depth}"
+    if not advice.holds:
+        return f"No single change helps, by a forecast from these blocks; best is {advice.choice.change}: {kept}."
+    others = [o.change for o in advice.options[1:] if o is not advice.choice and advice.keeps(o)]
+    also = f" Or: {', '.join(others)}." if others else ""
+    return f"Mildest way out, by a forecast from these blocks: {advice.choice.code}; {kept}.{also}"
 
 
 def _stays_below(values: list[float], limit: float) -> int | None:

@@ -1,0 +1,115 @@
+"""advise(): what to change in a design, a model, or a model that was scanned, so that its tokens stay apart."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from depthscope.forecasts.advice import FLOOR, MOST_GROWTH, Advice, Kind, Option, choose
+from depthscope.forecasts.calibrate import calibrate
+from depthscope.forecasts.forecast import continued, forecast, replayed
+from depthscope.forecasts.record import Forecast
+from depthscope.forecasts.scalars import forecast_of_two_numbers, has_two_numbers
+from depthscope.models.design import design_of
+from depthscope.scans.record import Scan
+
+TAUS = tuple(i / 20 for i in range(1, 21))
+WEIGHTS = (0.8, 0.63, 0.5, 0.4, 0.32, 0.25, 0.2, 0.16, 0.125, 0.1)  # of a branch
+SCORES = (0.5, 0.3, 0.1, 0.03)  # factors on what the softmax reads
+AS_IT_IS = "nothing"
+
+
+def advise(
+    source: nn.Module | Scan | None = None,
+    inputs: Any = None,
+    *,
+    floor: float = FLOOR,
+    most_growth: float = MOST_GROWTH,
+    **choices: Any,
+) -> Advice:
+    """The mildest change that leaves `floor` of the signal different between tokens at the last block.
+
+    Arguments as for ds.forecast: a model and its inputs, a Scan (with depth= for more blocks than it has), or sizes.
+    most_growth: how much gradients may grow over all blocks, where their growth can be forecast (sizes). Weighed are,
+    from mild to strong: smaller scores (sizes), de-escalation by tau, tau with smaller scores, a lighter residual
+    branch, another wiring; of a model that is built, tau alone.
+    """
+    limits = {"floor": floor, "most_growth": most_growth}
+    if isinstance(source, Scan):
+        return _of_scan(source, limits, **choices)
+    now = Option(AS_IT_IS, {}, "", forecast(source, inputs, **choices))
+    if source is None:
+        return choose(now, _kinds_of_sizes(choices), **limits)
+    return choose(now, [_tau(lambda tau: forecast(source, inputs, tau=tau, **choices))], **limits)
+
+
+def _tau(curve: Callable[[float], Forecast], site: str = "block_out") -> Kind:
+    """De-escalation at a site, whose curve is given."""
+
+    def option(tau: float) -> Option:
+        code = f'ds.fix_(model, ds.remedies.DeEscalate({tau:g}), at="{site}")'
+        settings = {"tau": tau, "site": site}
+        return Option(f"de-escalation with tau {tau:g} at {site}", settings, code, curve(tau))
+
+    return Kind(1, option, TAUS)
+
+
+def _kinds_of_sizes(choices: dict[str, Any]) -> list[Kind]:
+    rest = {name: value for name, value in choices.items() if name not in ("tau", "scores")}
+    start = {name: rest[name] for name in ("n", "t_sim") if name in rest}
+    design = design_of("advise", **{name: value for name, value in rest.items() if name not in start})
+
+    def smaller(scores: float) -> Option:
+        words = f"scores times {scores:g} at the start (W_q and W_k times {scores**0.5:.2g}, or QK-norm)"
+        return Option(words, {"scores": scores}, f"W_q, W_k *= {scores**0.5:.2g}", forecast(**rest, scores=scores))
+
+    def lighter(weight: float) -> Option:
+        alpha = design.alpha * weight
+        words = f"the attention branch times {weight:g} (alpha {alpha:g})"
+        curve = forecast(**{**rest, "alpha": alpha})
+        return Option(words, {"alpha": alpha}, f"ds.models.classic(alpha={alpha:g}, ...)", curve)
+
+    def rewired(wiring: str) -> Option:
+        curve = forecast(**{**rest, "wiring": wiring})
+        return Option(f"{wiring} blocks", {"wiring": wiring}, f'ds.models.classic(wiring="{wiring}", ...)', curve)
+
+    kinds = [
+        Kind(0, smaller, SCORES, calms=True),
+        _tau(lambda tau: forecast(**rest, tau=tau)),
+        *(_tau_with(scores, rest) for scores in (0.3, 0.1)),
+        Kind(3, lighter, WEIGHTS),
+        *(Kind(4, rewired, (name,)) for name in ("pre_norm", "deep_norm") if name != design.wiring),
+    ]
+    if has_two_numbers(design):  # which know every site
+        kinds.append(_tau(lambda tau: forecast_of_two_numbers(design, tau=tau, site="ffn_in", **start), "ffn_in"))
+    return kinds
+
+
+def _tau_with(scores: float, rest: dict[str, Any]) -> Kind:
+    """De-escalation and smaller scores at once, where one without the other makes gradients explode."""
+    plain = _tau(lambda tau: forecast(**rest, tau=tau, scores=scores))
+
+    def option(tau: float) -> Option:
+        found, factor = plain.option(tau), f"{scores**0.5:.2g}"
+        words = f"{found.change} and scores times {scores:g} at the start (W_q and W_k times {factor}, or QK-norm)"
+        return replace(found, change=words, settings={**found.settings, "scores": scores})
+
+    return Kind(2, option, TAUS, calms=True)
+
+
+def _of_scan(scan: Scan, limits: dict[str, float], *, depth: int | None = None, causal: bool | None = None) -> Advice:
+    cal, depth = calibrate(scan, causal), max(depth or 0, scan.depth)
+
+    def lighter(weight: float) -> Option:
+        curve = replayed(cal.changed(s=weight**2, k=weight**2), scan, depth)
+        code = f"scale the last matrix of attention and network by {weight:g} at the start"
+        return Option(f"residual branches times {weight:g}", {"branches": weight}, code, curve)
+
+    def rewired(wiring: str) -> Option:
+        within = replace(cal, post=False, steps=tuple(step for step in cal.steps if not step.endswith("_norm")))
+        return Option("pre-norm blocks", {"wiring": wiring}, "norms inside the branches", replayed(within, scan, depth))
+
+    kinds = [_tau(lambda tau: replayed(cal, scan, depth, tau)), Kind(3, lighter, WEIGHTS)]
+    kinds += [Kind(4, rewired, ("pre_norm",))] if cal.post else []
+    return choose(Option(AS_IT_IS, {}, "", continued(cal, scan, depth)), kinds, **limits)

@@ -1,0 +1,39 @@
+"""Random inputs for a model that is given without any: ids, images, or embedded tokens."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from depthscope.errors import UsageError
+
+
+def random_inputs(model: nn.Module, n: int = 64, batch: int = 4, seed: int = 0) -> Tensor:
+    """A batch for models of Hugging Face (by their config), and for stacks that read embedded tokens (batch, n, d).
+
+    n is the number of tokens where the model leaves it open. The random state of torch is left alone.
+    """
+    chance = torch.Generator().manual_seed(seed)
+    config: Any = getattr(model, "config", None)
+    side = getattr(config, "image_size", None)
+    if getattr(config, "vocab_size", None):
+        longest = getattr(config, "max_position_embeddings", None) or n
+        return torch.randint(0, config.vocab_size, (batch, min(n, longest)), generator=chance)
+    if side:
+        height, width = (side, side) if isinstance(side, int) else side
+        return torch.randn(batch, getattr(config, "num_channels", 3), height, width, generator=chance)
+    return torch.randn(batch, n, _width(model), generator=chance)
+
+
+def _width(model: nn.Module) -> int:
+    """The channels of the first norm: in a stack on embedded tokens it acts on the tokens."""
+    design = getattr(model, "design", None)
+    if design is not None:
+        return design.d
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm | nn.RMSNorm):
+            return module.normalized_shape[-1]
+    raise UsageError(
+        f"random inputs: {type(model).__name__} must have a config (Hugging Face), or a norm that tells the width of "
+        "its tokens; it has neither. Pass inputs, as for a scan."
+    )
