@@ -243,3 +243,17 @@ def test_forecast_says_what_it_cannot_follow() -> None:
     result = invoke("forecast", "xlnet", *SMALL)
     assert result.exit_code != 0 and "einsum" in str(result.exception)
     assert invoke("forecast", "--wiring", "pre_nrm").exit_code != 0
+
+
+def test_forecast_advises_measures_and_reads_scans(tmp_path: Path) -> None:
+    result = invoke("forecast", "--depth", "20", "--width", "64", "--n", "16", "--advise")
+    assert result.exit_code == 0 and "The mildest change that helps" in " ".join(result.output.split())
+    figure, saved = tmp_path / "f.png", tmp_path / "s.json"
+    result = invoke("forecast", "classic", *SMALL, "--measure", "--out", str(figure), "--json", "-")
+    record = json.loads(result.stdout)
+    assert len(record["measured_t_sim"]) == len(record["t_sim"]) and figure.stat().st_size > 10_000
+    assert invoke("scan", "classic", *SMALL, "--json", str(saved)).exit_code == 0
+    result = invoke("forecast", str(saved), "--depth", "20", "--advise", "--json", "-")
+    record = json.loads(result.stdout)
+    assert len(record["t_sim"]) == 21 and record["measured"] > 0 and record["advice"]["options"]
+    assert "--measure: needs a model" in str(invoke("forecast", "--measure").exception)

@@ -30,60 +30,120 @@ def command(
     activation: Annotated[str, typer.Option(help="relu, gelu or swiglu (sizes).")] = "relu",
     causal: Annotated[bool, typer.Option(help="A causal mask (sizes).")] = False,
     tau: Annotated[float, typer.Option(help="De-escalation at block_out.")] = 0.0,
+    advise: Annotated[bool, typer.Option(help="Add the mildest change that keeps tokens apart.")] = False,
+    floor: Annotated[float, typer.Option(help="With --advise: t_div that must be left at the last block.")] = 0.05,
+    measure: Annotated[bool, typer.Option(help="Also scan the model, and compare.")] = False,
     out: Annotated[str | None, typer.Option(help="Write a picture here: .png, .svg or .pdf.")] = None,
     as_json: Annotated[
         str | None, typer.Option("--json", help="Write the numbers to this file; - writes them to stdout, alone.")
     ] = None,
 ) -> None:
-    """Forecast how alike tokens become with depth, from weights or from sizes, without computing a block.
+    """Forecast how alike tokens become with depth, from weights, from sizes or from a scan, without computing a block.
 
-    Examples: depthscope forecast bert --depth 100;  depthscope forecast --depth 1000 --width 8192 --heads 64 --tau 0.3
+    Examples: depthscope forecast bert --depth 100 --advise;  depthscope forecast scan.json --depth 48;
+    depthscope forecast --depth 1000 --width 8192 --heads 64 --n 128 --tau 0.3
     """
-    from rich.console import Console
-
-    from depthscope.reports.forecasts import forecast_view
-
     for path in (out, as_json if as_json != "-" else None):
         if path:
             check_writable(path)
     if out and Path(out).suffix not in (".png", ".svg", ".pdf"):
         raise UsageError(f"--out: the file must end in .png, .svg or .pdf; got {out!r}.")
-    if model is None:
-        design = {"wiring": wiring, "weights": weights, "activation": activation, "causal": causal, "alpha": alpha}
-        found = of_sizes(depth, width, heads, tokens, tau, design)
-    else:
-        from depthscope.models.sizes import Sizes
-
-        found = of_model(model, Sizes(depth, width, heads, tokens, batch, seed), inputs, text, blocks, tau)
-    if as_json == "-":
-        typer.echo(json.dumps(found.to_dict(), indent=1))
-    else:
-        Console().print(forecast_view(found))
-    if as_json and as_json != "-":
-        with whole_file(as_json) as part:
-            part.write_text(json.dumps(found.to_dict(), indent=1))
-        typer.echo(f"wrote {as_json}", err=True)
+    design = {"wiring": wiring, "weights": weights, "activation": activation, "causal": causal, "alpha": alpha}
+    sizes = {"depth": depth, "n": tokens, "d": width, "h": heads, "output": True, **design}
+    source, given, choices = (None, None, sizes) if model is None else read(model, sizes, batch, seed, inputs, text)
+    choices |= {"blocks": blocks} if blocks else {}
+    results = predicted(source, given, choices, tau, floor if advise else None)
+    if measure:
+        results["measured"] = measured(source, given, blocks, tau)
+    show(results, as_json)
     if out:
-        from depthscope.reports.forecasts import picture
-
-        picture(found, to=out)
-        typer.echo(f"wrote {out}", err=True)
+        numbers = numbers_of(design | {"d": width, "h": heads, "output": True}, tau) if model is None else None
+        draw(results, out, numbers)
 
 
-def of_sizes(depth: int, width: int, heads: int, tokens: int, tau: float, design: dict[str, Any]) -> Any:
-    from depthscope.forecasts.forecast import forecast
+def read(
+    model: str, sizes: dict[str, Any], batch: int, seed: int, inputs: str | None, text: str | None
+) -> tuple[Any, Any, dict[str, Any]]:
+    """A source, its inputs, and what forecast() needs beside them: a saved scan, or a model as for scan."""
+    if model.endswith(".json"):
+        from depthscope.scans.record import Scan
 
-    return forecast(depth=depth, n=tokens, d=width, h=heads, tau=tau, output=True, **design)
-
-
-def of_model(model: str, sizes: Any, inputs: str | None, text: str | None, blocks: str | None, tau: float) -> Any:
-    from depthscope.forecasts.forecast import forecast
+        return Scan.load(model), None, {"depth": sizes["depth"]}
     from depthscope.models.resolve import resolve
+    from depthscope.models.sizes import Sizes
+
+    built = Sizes(sizes["depth"], sizes["d"], sizes["h"], sizes["n"], batch, seed)
+    return *resolve(model, built, inputs=inputs, text=text), {}
+
+
+def predicted(source: Any, given: Any, choices: dict[str, Any], tau: float, floor: float | None) -> dict[str, Any]:
+    from depthscope.forecasts.advise import advise
+    from depthscope.forecasts.forecast import forecast
+
+    results: dict[str, Any] = {"forecast": forecast(source, given, tau=tau, **choices)}
+    if floor is not None:
+        results["advice"] = advise(source, given, floor=floor, **choices)
+    return results
+
+
+def measured(source: Any, given: Any, blocks: str | None, tau: float) -> Any:
+    """A scan of the same model."""
+    from torch import nn
+
     from depthscope.remedies._fix import fix_
     from depthscope.remedies.de_escalate import DeEscalate
+    from depthscope.scans.scan import scan
 
-    built, given = resolve(model, sizes, inputs=inputs, text=text)
+    if not isinstance(source, nn.Module):
+        raise UsageError("--measure: needs a model that can be run; sizes and scans have none. Name a preset, or more.")
     if not tau:
-        return forecast(built, given, blocks=blocks)
-    with fix_(built, DeEscalate(tau), blocks=blocks):
-        return forecast(built, given, blocks=blocks)
+        return scan(source, given, metrics=["t_sim", "t_div"], blocks=blocks, attention=False)
+    with fix_(source, DeEscalate(tau), blocks=blocks):
+        return scan(source, given, metrics=["t_sim", "t_div"], blocks=blocks, attention=False)
+
+
+def show(results: dict[str, Any], as_json: str | None) -> None:
+    if as_json != "-":
+        from rich.console import Console
+
+        from depthscope.reports.forecasts import advice_view, error_in_words, forecast_view
+
+        console = Console()
+        console.print(forecast_view(results["forecast"]))
+        if "advice" in results:
+            console.print(advice_view(results["advice"]))
+        if "measured" in results:
+            console.print(error_in_words(results["forecast"], results["measured"]))
+    if as_json:
+        record = results["forecast"].to_dict()
+        record |= {"advice": results["advice"].to_dict()} if "advice" in results else {}
+        record |= {"measured_t_sim": results["measured"]["t_sim"].tolist()} if "measured" in results else {}
+        write(json.dumps(record, indent=1), as_json)
+
+
+def write(text: str, to: str) -> None:
+    if to == "-":
+        typer.echo(text)
+        return
+    with whole_file(to) as part:
+        part.write_text(text)
+    typer.echo(f"wrote {to}", err=True)
+
+
+def numbers_of(choices: dict[str, Any], tau: float) -> dict[str, Any] | None:
+    """The design in two numbers, for the maps; None where it has none (causal masks, some wirings)."""
+    from depthscope.forecasts.scalars import has_two_numbers, numbers_of_design
+    from depthscope.models.design import design_of
+
+    design = design_of("forecast", **choices)
+    return numbers_of_design(design) | {"tau": tau} if has_two_numbers(design) else None
+
+
+def draw(results: dict[str, Any], out: str, numbers: dict[str, Any] | None) -> None:
+    from depthscope.reports.forecasts import picture
+
+    curves = [results["forecast"]]
+    if "advice" in results and results["advice"].needed:
+        curves.append(results["advice"].choice.forecast)
+    picture(*curves, to=out, measured=results.get("measured"), numbers=numbers)
+    typer.echo(f"wrote {out}", err=True)

@@ -14,7 +14,7 @@ Model = Annotated[
 Depth = Annotated[int, typer.Option(help="Blocks of a preset.")]
 Width = Annotated[int, typer.Option(help="Width d of a preset.")]
 Heads = Annotated[int, typer.Option(help="Attention heads of a preset.")]
-Tokens = Annotated[int, typer.Option(help="Tokens in each sequence.")]
+Tokens = Annotated[int, typer.Option("--tokens", "--n", help="Tokens n in each sequence.")]
 Batch = Annotated[int, typer.Option(help="Sequences.")]
 Seed = Annotated[int, typer.Option(help="Seed of weights and inputs.")]
 Inputs = Annotated[
