@@ -15,12 +15,13 @@ test: .venv/test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 bench: .venv/test
 	$(BIN)/python benchmarks/scan.py
 	$(BIN)/python benchmarks/reproduce.py
 	$(BIN)/python benchmarks/remedies.py
+	$(BIN)/python benchmarks/forecast.py
 
 docs: .venv/demo
 	$(BIN)/python -m depthscope.notation > docs/notation.md

@@ -1,0 +1,127 @@
+"""Is the advice good? Random designs: what the advisor chooses from sizes alone is built, applied and measured.
+
+depthscope reproduce beyond/advisor     about 4 minutes on two cores, 60 designs of 12 to 64 blocks.
+"""
+
+import random
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from depthscope.experiments._axes import finish
+from depthscope.experiments._claim import Claim, stated
+from depthscope.experiments._progress import track
+from depthscope.forecasts.advice import FLOOR
+from depthscope.forecasts.advise import advise
+from depthscope.models.design import Design
+from depthscope.models.transformer import Transformer
+from depthscope.remedies._fix import fix_
+from depthscope.remedies.de_escalate import DeEscalate
+from depthscope.scans.scan import scan
+
+WIRINGS = ("post_norm", "post_norm", "post_norm", "pre_norm", "depth_scaled", "b2t", "sandwich", "sub_ln", "deep_norm")
+HARMLESS: tuple[dict[str, Any], ...] = (
+    {"wiring": "deep_norm", "depth": 48, "weights": "xavier"},
+    {"wiring": "rezero", "depth": 48},
+    {"wiring": "pre_norm", "depth": 12, "weights": "xavier"},
+)
+
+
+@dataclass(frozen=True)
+class Config:
+    """`designs` at random, each measured on one model and a batch of sequences."""
+
+    designs: int = 60
+    depths: tuple[int, ...] = (12, 24, 48, 64)
+    widths: tuple[int, ...] = (64, 128, 256)
+    tokens: tuple[int, ...] = (16, 32, 64)
+    batch: int = 4
+    seed: int = 0
+
+
+SMOKE = Config(designs=6, depths=(12, 24), widths=(64,), tokens=(16,))
+
+
+def chosen(cfg: Config) -> list[dict[str, Any]]:
+    """The designs: arguments of advise()."""
+    pick = random.Random(cfg.seed).choice
+    return [
+        {
+            "wiring": pick(WIRINGS),
+            "depth": pick(cfg.depths),
+            "d": pick(cfg.widths),
+            "h": pick([2, 4, 8]),
+            "n": pick(cfg.tokens),
+            "alpha": pick([0.5, 1.0, 1.0, 1.5]),
+            "weights": pick(["xavier", "torch_default", "unit_gain"]),
+            "activation": pick(["relu", "gelu", "swiglu"]),
+            "causal": pick([False, False, True]),
+            "output": pick([False, True]),
+        }
+        for _ in range(cfg.designs)
+    ]
+
+
+def run(cfg: Config) -> dict[str, Tensor]:
+    """Measured t_div at the end, as it is, with the choice, and as forecast: (designs, 3); needed: (designs,)."""
+    rows, needed = [], []
+    for sizes in track(chosen(cfg), cfg.designs):
+        advice = advise(**sizes)
+        design = Design(**{name: value for name, value in sizes.items() if name != "n"})
+        X = torch.randn(cfg.batch, sizes["n"], sizes["d"])
+        before, after = _measured(design, X, {}), _measured(design, X, advice.choice.settings)
+        rows.append([before, after, advice.choice.t_div])
+        needed.append(advice.needed)
+    harmless = [advise(n=64, **sizes).needed for sizes in HARMLESS]
+    return {
+        "t_div": torch.tensor(rows, dtype=torch.float64),
+        "needed": torch.tensor(needed),
+        "harmless": torch.tensor(harmless),
+    }
+
+
+def _measured(design: Design, X: Tensor, settings: dict[str, Any]) -> float:
+    """t_div after the last block of a model with a choice's settings."""
+    inside = {name: value for name, value in settings.items() if name in ("alpha", "wiring")}
+    model = Transformer(replace(design, **inside))
+    with torch.no_grad():
+        for block in model:
+            for matrix in (block.attention.W_q, block.attention.W_k):
+                matrix.weight.mul_(settings.get("scores", 1.0) ** 0.5)
+    if "tau" in settings:
+        form = "sink" if design.causal else "full"
+        with fix_(model, DeEscalate(settings["tau"], form=form), at=settings["site"]):
+            return _end(model, X)
+    return _end(model, X)
+
+
+def _end(model: Transformer, X: Tensor) -> float:
+    return float(scan(model, X, metrics=["t_div"], attention=False)["t_div"][-1])
+
+
+def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
+    _, after, expected = numbers["t_div"].T
+    helped = numbers["needed"]
+    kept = (after >= FLOOR).double()
+    return stated(
+        cfg.designs,
+        (f"share of designs whose measured t_div stays above the floor of {FLOOR:g}", kept.mean(), 0.95, 1.0),
+        ("share of designs that need a change", helped.double().mean(), 0.2, 0.9),
+        ("of these, share kept above the floor", kept[helped].mean(), 0.9, 1.0),
+        ("t_div forecast for the choice, mean error", (after - expected).abs().mean(), 0.0, 0.05),
+        ("DeepNorm, ReZero, pre-norm of depth 12: a fix is needed by", numbers["harmless"].sum(), 0.0, 0.0),
+    )
+
+
+def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
+    ax = figure.subplots()
+    before, after, expected = numbers["t_div"].clamp(min=1e-6).T
+    order = expected.argsort()
+    ax.semilogy(before[order], ".", color="0.6", label="measured, as it is")
+    ax.semilogy(expected[order], "-", lw=1, label="forecast for the advisor's choice")
+    ax.semilogy(after[order], "o", ms=4, label="measured with it")
+    ax.axhline(FLOOR, color="k", ls=":", lw=1, label="floor")
+    ax.set(title="t_div after the last block", xlabel="designs")
+    finish(ax)
