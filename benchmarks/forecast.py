@@ -8,44 +8,49 @@ from _ratio import line, ratio
 from torch import Tensor
 
 import depthscope as ds
-from depthscope.theory.stacks import similarity_by_depth
-from depthscope.theory.two_numbers import network_gain
+from depthscope.forecasts.numbers import numbers_of_design
+from depthscope.models.design import Design
+from depthscope.theory.stacks import covariances_by_depth, similarities, similarity_by_depth
 
 DEPTH, D, HEADS, TOKENS, SEQUENCES = 100, 768, 12, 128, 8
-SIZES = {"depth": DEPTH, "d": D, "h": HEADS, "weights": "bert", "activation": "gelu", "output": True}
-VARIANCE = 0.02**2  # of every matrix, BERT's law
+DESIGN = Design(DEPTH, D, HEADS, weights="bert", activation="gelu", output=True)
+NUMBERS = numbers_of_design(DESIGN)
 
 
 def in_two_numbers() -> Tensor:
-    s, hidden = (D * VARIANCE) ** 2, D * VARIANCE
-    k = network_gain("gelu", hidden_variance=hidden, s_2=4 * D * VARIANCE)
-    numbers = {"s_A": s, "score_variance": s, "k": k, "hidden_variance": hidden, "activation": "gelu"}
-    return similarity_by_depth(depth=DEPTH, n=TOKENS, **numbers)
+    return similarity_by_depth(depth=DEPTH, n=TOKENS, **NUMBERS)
 
 
 def in_overlaps() -> Tensor:
-    return ds.forecast(n=TOKENS, **SIZES).t_sim
+    return similarities(covariances_by_depth(torch.eye(TOKENS), depth=DEPTH, **NUMBERS))
+
+
+def with_gradients() -> Tensor:
+    """What ds.forecast does: curves of three metrics, and the growth of gradients."""
+    sizes = {"d": D, "h": HEADS, "weights": "bert", "activation": "gelu", "output": True}
+    return ds.forecast(depth=DEPTH, n=TOKENS, **sizes).t_sim
 
 
 @torch.no_grad()
 def forecasts() -> None:
     """The scan reads t_sim alone and leaves attention out: it is the cheapest that gives the same curve."""
-    model, X = ds.models.classic(**SIZES).eval(), torch.randn(SEQUENCES, TOKENS, D)
+    model = ds.models.classic(DEPTH, D, HEADS, weights="bert", activation="gelu", output=True).eval()
+    X = torch.randn(SEQUENCES, TOKENS, D)
     curves: list[Tensor] = []
 
     def scanned() -> None:
         curves.append(ds.scan(model, X, metrics=["t_sim"], attention=False)["t_sim"])
 
-    times, overlaps = ratio(scanned, in_overlaps, 1)
-    scan = times * overlaps
-    less, numbers = ratio(in_overlaps, in_two_numbers, 10)
-    overlaps = less * numbers
+    times, whole = ratio(scanned, with_gradients, 1)
+    scan = times * whole
     what = f"BERT's sizes, {DEPTH} blocks, {SEQUENCES} x {TOKENS}"
-    for words, seconds, curve, limit in (
-        ("n x n forecast", overlaps, in_overlaps(), "at least 50"),
-        ("two numbers", numbers, in_two_numbers(), "at least 1000"),
+    for words, form, limit in (
+        ("two numbers", in_two_numbers, "at least 1000"),
+        ("n x n forecast", in_overlaps, "at least 50"),
+        ("ds.forecast, gradients too", with_gradients, ""),
     ):
-        off = float((curve - curves[-1]).abs().max())
+        _, seconds = ratio(with_gradients, form, 10)
+        off = float((form() - curves[-1]).abs().max())
         line(f"scan / {words} ({what})", scan / seconds, limit, f"{1e3 * seconds:.1f} ms, t_sim within {off:.3f}")
     line("the scan, seconds", scan, "")
 

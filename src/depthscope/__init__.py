@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from depthscope import errors, experiments, metrics, models, remedies, theory
 from depthscope.experiments import reproduce
+from depthscope.forecasts.advise import advise
 from depthscope.forecasts.forecast import forecast
 from depthscope.forecasts.record import Forecast
 from depthscope.remedies._fix import fix_
@@ -26,6 +27,7 @@ def report(*scans: Scan, to: "str | Path" = "report.html") -> "Path":
 __all__ = [
     "scan",
     "forecast",
+    "advise",
     "fix_",
     "reproduce",
     "report",

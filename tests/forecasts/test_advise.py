@@ -10,8 +10,6 @@ from depthscope.errors import UsageError
 from depthscope.forecasts.advice import FLOOR, Kind, Option, choose
 from depthscope.forecasts.advise import advise
 from depthscope.forecasts.record import Forecast
-from depthscope.forecasts.scalars import forecast_of_two_numbers
-from depthscope.models.design import Design
 
 
 def curve(t_div: float, growth: float | None = None) -> Forecast:
@@ -96,16 +94,3 @@ def test_the_verdict_names_the_mildest_way_out() -> None:
     blind = ds.scan(ds.models.classic(20, 128, 4, weights="xavier", output=True), X, attention=False).verdict
     assert blind.advice.startswith("Ways out: de-escalation")
     assert ds.scan(ds.models.classic(4, 128, 4, wiring="deep_norm"), X).verdict.advice == "No fix needed."
-
-
-@pytest.mark.parametrize("site", ["ffn_in", "block_out"])
-def test_two_numbers_know_sites(site: str) -> None:
-    torch.manual_seed(0)
-    design = Design(16, 128, 4, weights="xavier", output=True)
-    model, X = ds.models.classic(16, 128, 4, weights="xavier", output=True), torch.randn(8, 32, 128)
-    with ds.fix_(model, ds.remedies.DeEscalate(0.5), at=site):
-        measured = ds.scan(model, X, attention=False)["t_sim"]
-    found = forecast_of_two_numbers(design, n=32, tau=0.5, site=site)
-    assert float((found.t_sim - measured).abs().max()) < 0.06
-    with pytest.raises(UsageError, match="no causal mask"):
-        forecast_of_two_numbers(Design(4, 32, 4, causal=True))

@@ -131,6 +131,30 @@ def test_tau_of_sizes_is_what_fix_does_at_block_out(causal: bool, tau: float) ->
         assert float((found.t_sim - measured).abs().mean()) < 0.5 * float((full.t_sim - measured).abs().mean())
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("site", ["block_in", "attn_in", "sa_out", "sa_sum", "ffn_in", "ffn_sum"])
+def test_sizes_know_every_site(site: str, causal: bool) -> None:
+    torch.manual_seed(0)
+    choices = {"d": D, "h": 4, "weights": "xavier", "output": True, "causal": causal, "wiring": "pre_norm"}
+    model, X = ds.models.classic(10, **choices), torch.randn(8, N, D)
+    with ds.fix_(model, ds.remedies.DeEscalate(0.5), at=site):
+        measured = ds.scan(model, X, attention=False)["t_sim"]
+    assert float((ds.forecast(depth=10, n=N, tau=0.5, site=site, **choices).t_sim - measured).abs().max()) < 0.08
+
+
+def test_smaller_scores_are_smaller_matrices() -> None:
+    torch.manual_seed(0)
+    model, X = ds.models.classic(8, D, 4, weights="xavier", wiring="pre_norm"), torch.randn(8, N, D)
+    with torch.no_grad():
+        for block in model:
+            block.attention.W_q.weight.mul_(2)
+            block.attention.W_k.weight.mul_(2)
+    measured = ds.scan(model, X, attention=False)["t_sim"]
+    sizes = {"depth": 8, "n": N, "d": D, "h": 4, "weights": "xavier", "wiring": "pre_norm"}
+    plain, wide = ds.forecast(**sizes).t_sim, ds.forecast(**sizes, scores=4).t_sim
+    assert float((wide - measured).abs().max()) < 0.06 < float((plain - measured).abs().max())
+
+
 @pytest.mark.parametrize("wiring", ["post_norm", "pre_norm"])
 def test_a_token_of_zeros(wiring: str) -> None:
     """As the class token of a fresh DeiT is."""
@@ -197,6 +221,9 @@ def test_nothing_is_left_behind() -> None:
         (lambda: ds.forecast(depth=2, attention="sinkhorn"), UsageError, "attention must be softmax"),
         (lambda: ds.forecast(depth=2, wiring="hyper_connections"), UsageError, "start as pre_norm"),
         (lambda: ds.forecast(depth=2, tau=2.0), UsageError, "tau must lie in"),
+        (lambda: ds.forecast(depth=2, tau=0.5, site="ffn_on"), UnknownNameError, "Did you mean ffn_in"),
+        (lambda: ds.forecast(depth=2, tau=0.5, site="ffn_in", wiring="b2t"), UsageError, "must be block_out for b2t"),
+        (lambda: ds.forecast(ds.models.classic(1, 8, 2), scores=0.5), UsageError, "scores belongs to"),
         (lambda: ds.forecast(nn.Linear(2, 2), torch.randn(1, 3, 2)), BlocksNotFoundError, "none was seen"),
     ],
 )

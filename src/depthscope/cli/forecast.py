@@ -132,11 +132,11 @@ def write(text: str, to: str) -> None:
 
 def numbers_of(choices: dict[str, Any], tau: float) -> dict[str, Any] | None:
     """The design in two numbers, for the maps; None where it has none (causal masks, some wirings)."""
-    from depthscope.forecasts.scalars import has_two_numbers, numbers_of_design
+    from depthscope.forecasts.numbers import has_maps, numbers_of_design
     from depthscope.models.design import design_of
 
     design = design_of("forecast", **choices)
-    return numbers_of_design(design) | {"tau": tau} if has_two_numbers(design) else None
+    return numbers_of_design(design) | {"tau": tau} if has_maps(design) and not design.causal else None
 
 
 def draw(results: dict[str, Any], out: str, numbers: dict[str, Any] | None) -> None:

@@ -9,8 +9,8 @@ from torch import nn
 from depthscope.forecasts.advice import FLOOR, MOST_GROWTH, Advice, Kind, Option, choose
 from depthscope.forecasts.calibrate import calibrate
 from depthscope.forecasts.forecast import continued, forecast, replayed
+from depthscope.forecasts.numbers import has_maps
 from depthscope.forecasts.record import Forecast
-from depthscope.forecasts.scalars import forecast_of_two_numbers, has_two_numbers
 from depthscope.models.design import design_of
 from depthscope.scans.record import Scan
 
@@ -56,9 +56,8 @@ def _tau(curve: Callable[[float], Forecast], site: str = "block_out") -> Kind:
 
 
 def _kinds_of_sizes(choices: dict[str, Any]) -> list[Kind]:
-    rest = {name: value for name, value in choices.items() if name not in ("tau", "scores")}
-    start = {name: rest[name] for name in ("n", "t_sim") if name in rest}
-    design = design_of("advise", **{name: value for name, value in rest.items() if name not in start})
+    rest = {name: value for name, value in choices.items() if name not in ("tau", "site", "scores")}
+    design = design_of("advise", **{name: value for name, value in rest.items() if name not in ("n", "t_sim")})
 
     def smaller(scores: float) -> Option:
         words = f"scores times {scores:g} at the start (W_q and W_k times {scores**0.5:.2g}, or QK-norm)"
@@ -81,8 +80,8 @@ def _kinds_of_sizes(choices: dict[str, Any]) -> list[Kind]:
         Kind(3, lighter, WEIGHTS),
         *(Kind(4, rewired, (name,)) for name in ("pre_norm", "deep_norm") if name != design.wiring),
     ]
-    if has_two_numbers(design):  # which know every site
-        kinds.append(_tau(lambda tau: forecast_of_two_numbers(design, tau=tau, site="ffn_in", **start), "ffn_in"))
+    if has_maps(design):  # which know every site
+        kinds.append(_tau(lambda tau: forecast(**rest, tau=tau, site="ffn_in"), "ffn_in"))
     return kinds
 
 

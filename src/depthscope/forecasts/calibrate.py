@@ -169,7 +169,9 @@ def _kernel(ratio: Tensor, t: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     fits = []
     for slope, offset in ((plain, 1.0), (gated, 0.0)):
         c = ((weight * slope * (ratio - 1)).sum() / (weight * slope.square()).sum()).clamp(0, 1)
-        fits.append((float((weight * (ratio - 1 - c * slope).square()).sum()), offset * c, c * (CURVE if offset else 1.0)))
+        fits.append(
+            (float((weight * (ratio - 1 - c * slope).square()).sum()), offset * c, c * (CURVE if offset else 1.0))
+        )
     _, c_0, c_2 = min(fits, key=lambda one: one[0])
     return c_0, torch.minimum(c_2, 1 - c_0)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from depthscope.forecasts.designs import laws_of_design
 from depthscope.forecasts.extrapolate import band, extrapolated
 from depthscope.forecasts.follow import laws_by_block
 from depthscope.forecasts.gradients import growth_of_design
+from depthscope.forecasts.numbers import has_maps, numbers_of_design
 from depthscope.forecasts.record import Forecast
 from depthscope.models.design import Design, check_size, design_of
 from depthscope.models.random_inputs import random_inputs
@@ -20,8 +21,20 @@ from depthscope.remedies._fix import fix_
 from depthscope.remedies.de_escalate import DeEscalate
 from depthscope.scans.record import Scan
 from depthscope.theory._numbers import checked
-from depthscope.theory.covariance import normed, parts
+from depthscope.theory.covariance import normed, parts, rescaled
+from depthscope.theory.stacks import covariances_by_depth
 from depthscope.traces.blocks import blocks_by_name
+
+Pair = tuple[Tensor, Tensor]
+
+
+class Change(NamedTuple):
+    """What is changed in a design: de-escalation tau at a site, a factor on what the softmax reads."""
+
+    tau: float
+    site: str
+    scores: float
+
 
 BY_WEIGHTS = "weights are random to the part of the tokens that differs; the common part goes through the actual ones"
 BY_LAW = "weights are drawn independently for every block, by their law"
@@ -38,6 +51,7 @@ def forecast(
     n: int = 64,
     t_sim: float | None = None,
     tau: float = 0.0,
+    site: str = "block_out",
     scores: float = 1.0,
     **design: Any,
 ) -> Forecast:
@@ -47,14 +61,15 @@ def forecast(
     through its blocks by its actual weights; ds.fix_ remedies count. A Scan: calibrated on the blocks that were
     measured, up to depth. Without a source, sizes: n tokens that start alike by t_sim (1/n when left out), and the
     choices of ds.models.classic: depth, d, h, q, alpha, wiring, attention (softmax), activation, weights, causal,
-    output, bias; scores is a factor on what the softmax reads. A thousand blocks, or widths too large to build, are
-    fine. tau: de-escalation at block_out in every
-    block (the sink form where causal).
+    output, bias. A thousand blocks, or widths too large to build, are fine. tau: de-escalation in every block (the sink
+    form where causal), at block_out, or for sizes at another site; scores: a factor on what the softmax reads (sizes).
     """
-    checked("forecast", tau=tau)
+    checked("forecast", tau=tau, scores=scores)
     if source is None:
-        return _of_design(depth, n, t_sim, tau, scores, design)
+        return _of_design(depth, n, t_sim, Change(tau, site, scores), design)
     sizes = {"t_sim": t_sim, **design}
+    sizes |= {"site": site} if site != "block_out" else {}
+    sizes |= {"scores": scores} if scores != 1 else {}
     given = [name for name, value in sizes.items() if value is not None]
     if isinstance(source, Scan):
         return _of_scan(source, depth, tau, sizes)
@@ -124,9 +139,7 @@ def _replay(cal: Calibration, S: Tensor, scan: Scan, blocks: int, tau: float = 0
     return replace(found, n=round(scan.valid_tokens))
 
 
-def _of_design(
-    depth: int | None, n: int, t_sim: float | None, tau: float, scores: float, choices: dict[str, Any]
-) -> Forecast:
+def _of_design(depth: int | None, n: int, t_sim: float | None, change: Change, choices: dict[str, Any]) -> Forecast:
     check_size("forecast", "n", n)
     design = design_of("forecast", **choices | ({} if depth is None else {"depth": depth}))
     if design.attention != "softmax":
@@ -136,15 +149,37 @@ def _of_design(
     start = 1 / n if t_sim is None else t_sim
     checked("forecast", t_sim=start)
     with torch.no_grad():
-        laws = laws_of_design(design, n, t_sim=start, tau=tau, scores=scores)
-        growth = growth_of_design(design, n, t_sim=start, tau=tau, scores=scores)
-    energies = [law.energies() for law in laws]
-    return _record(_name(design, tau), [law.overlaps() for law in laws], energies, [BY_LAW, NO_PASS], growth)
+        states, energies = (_by_maps if has_maps(design) else _by_laws)(design, n, start, change)
+        at_end = change.site == "block_out" or not change.tau
+        growth = growth_of_design(design, n, t_sim=start, tau=change.tau, scores=change.scores) if at_end else None
+    return _record(_name(design, change), states, energies, [BY_LAW, NO_PASS], growth)
 
 
-def _name(design: Design, tau: float) -> str:
+def _by_maps(design: Design, n: int, t_sim: float, change: Change) -> tuple[list[Tensor], list[Pair]]:
+    """Overlaps and energies of the tokens before block 1 and after every block."""
+    numbers = numbers_of_design(design)
+    numbers["score_variance"] *= change.scores**2
+    S = rescaled(torch.eye(n, dtype=torch.float64), n * t_sim, n * (1 - t_sim) / max(1, n - 1))
+    more = {"tau": change.tau, "site": change.site}
+    states = covariances_by_depth(S, depth=design.depth, causal=design.causal, **more, **numbers)
+    return states, [parts(state) for state in states]
+
+
+def _by_laws(design: Design, n: int, t_sim: float, change: Change) -> tuple[list[Tensor], list[Pair]]:
+    """The same for wirings and biases without maps."""
+    if change.site != "block_out":
+        raise UsageError(
+            f"forecast: site must be block_out for {design.wiring} blocks and for blocks with biases; got "
+            f"{change.site!r}. Build the model, fix it there, and forecast it: ds.forecast(model)."
+        )
+    laws = laws_of_design(design, n, t_sim=t_sim, tau=change.tau, scores=change.scores)
+    return [law.overlaps() for law in laws], [law.energies() for law in laws]
+
+
+def _name(design: Design, change: Change) -> str:
     name = f"{design.wiring}, d {design.d}, {design.h} heads, {design.activation}, {design.weights}"
-    return f"{name}, tau {tau:g}" if tau else name
+    name += f", tau {change.tau:g} at {change.site}" if change.tau else ""
+    return name + (f", scores times {change.scores:g}" if change.scores != 1 else "")
 
 
 def _arguments(inputs: Any) -> tuple[tuple, dict[str, Any]]:

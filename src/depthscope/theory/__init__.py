@@ -1,8 +1,19 @@
 """Pure formulas on numbers or tensors: what the papers predict, to be held against what the metrics measure."""
 
+from depthscope.theory.backward import gradient_growth, growth_of_diverse_tokens
 from depthscope.theory.conditions import Preconditions, preconditions
 from depthscope.theory.depth import block_gain, collapse_depth, critical_tau, limit_factor, odds, similarity_after
+from depthscope.theory.depth_laws import (
+    deep_norm_growth,
+    depth_scaled_growth,
+    kernel_slope,
+    layer_norm_scaling_decay,
+    pre_norm_decay,
+    pre_norm_exponent,
+)
 from depthscope.theory.growth import expected_energy, expected_xi, mu_bar, mu_bounds
+from depthscope.theory.kernels import kernel
+from depthscope.theory.participation import participation
 from depthscope.theory.rate import (
     doubly_stochastic_bound,
     expected_rate,
@@ -12,6 +23,8 @@ from depthscope.theory.rate import (
     ratio_lower_bound,
 )
 from depthscope.theory.ratio import concentration_gamma, expected_eta, expected_ratio
+from depthscope.theory.stacks import covariances_by_depth, overlaps_by_depth, similarity_by_depth
+from depthscope.theory.two_numbers import network_gain
 
 __all__ = [
     "expected_xi",
@@ -35,4 +48,18 @@ __all__ = [
     "limit_factor",
     "collapse_depth",
     "critical_tau",
+    "similarity_by_depth",
+    "overlaps_by_depth",
+    "covariances_by_depth",
+    "network_gain",
+    "kernel",
+    "kernel_slope",
+    "participation",
+    "pre_norm_exponent",
+    "pre_norm_decay",
+    "layer_norm_scaling_decay",
+    "deep_norm_growth",
+    "depth_scaled_growth",
+    "gradient_growth",
+    "growth_of_diverse_tokens",
 ]

@@ -37,6 +37,7 @@ _RANGES = {
     "b_A": _Range(0, math.inf, "It is the variance of the bias that ends attention.", "[)"),
     "b_F": _Range(0, math.inf, "It is the variance of the bias that ends the network.", "[)"),
     "q": _Range(0, math.inf, "It is the energy of a token, per channel; 1 after a norm.", "()"),
+    "scores": _Range(0, math.inf, "It is a factor on what the softmax reads; 1 leaves it.", "[)"),
     "tau": _Range(0, 1, "1 removes the mean token, 0 does nothing."),
     "s": _Range(0, math.inf, "It is the gain of the attention branch, alpha^2 d Var(W_V) d Var(W_O).", "[)"),
     "v": _Range(0, math.inf, "It is the variance of the scores of unit tokens, d Var(W_q) d Var(W_k).", "[)"),

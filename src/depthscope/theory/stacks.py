@@ -1,6 +1,7 @@
-"""Token similarity by depth in two numbers: blocks of a wiring, each a few maps on floats, a thousand in milliseconds.
+"""Token similarity by depth: blocks of a wiring, each a few maps on tokens, by two numbers or by all their overlaps.
 
-n tokens without a mask, weights drawn anew for every block, tables and matrices never built. Wirings as in models/.
+Weights are drawn anew for every block and never built; a thousand blocks in two numbers take milliseconds. Wirings as
+in models/.
 """
 
 import math
@@ -13,21 +14,16 @@ from torch import Tensor
 
 from depthscope._registry import unknown
 from depthscope.errors import UnknownNameError, UsageError
+from depthscope.theory import token_matrix, two_numbers
 from depthscope.theory._numbers import checked
+from depthscope.theory.covariance import parts
 from depthscope.theory.kernels import ACTIVATIONS
-from depthscope.theory.two_numbers import (
-    Overlaps,
-    attended,
-    de_escalated,
-    joined,
-    networked,
-    normed,
-    scaled,
-    shifted,
-    tokens_alike,
-)
+from depthscope.theory.token_matrix import Tokens
+from depthscope.theory.two_numbers import Overlaps, tokens_alike
 
-Map = Callable[[Overlaps], Overlaps]
+State = Any  # Overlaps or Tokens
+MAPS: dict[type, Any] = {Overlaps: two_numbers, Tokens: token_matrix}  # the same maps by name
+Map = Callable[[Any, State], State]  # takes the maps of its state first
 SITES = ("block_in", "attn_in", "sa_out", "sa_sum", "ffn_in", "ffn_sum", "block_out")
 
 
@@ -89,42 +85,67 @@ def overlaps_by_depth(
     *, depth: int, n: int, t_sim: float | None = None, q: float = 1.0, **numbers: Any
 ) -> list[Overlaps]:
     """The two numbers themselves, depth + 1 states with q, p, rho, t_sim(n) and t_div(n); arguments as above."""
-    blocks = Blocks(n=n, **numbers)
-    checked("similarity_by_depth", depth=depth, q=q)
+    checked("similarity_by_depth", q=q)
+    start = 1 / n if t_sim is None else checked("similarity_by_depth", t_sim=t_sim)[0]
+    return _states(tokens_alike(start, n, q), depth, Blocks(n=n, **numbers))
+
+
+def covariances_by_depth(S: Tensor, *, depth: int, causal: bool = False, **numbers: Any) -> list[Tensor]:
+    """All overlaps of the tokens before block 1 and after every block, (n, n) each, from those at the start.
+
+    S_ij = x_i . x_j / d (n, n), of any tokens; causal: a token sees those before it, and de-escalation takes its sink
+    form. Further numbers as for similarity_by_depth, of which this is the form for every pair of tokens.
+    """
+    if S.ndim != 2 or S.shape[0] != S.shape[1]:
+        raise UsageError(f"covariances_by_depth: S must be (n, n), overlaps of tokens; got {tuple(S.shape)}.")
+    states = _states(Tokens(S.double(), causal), depth, Blocks(n=len(S), **numbers))
+    return [x.S for x in states]
+
+
+def similarities(states: list[Tensor]) -> Tensor:
+    """t_sim of covariances (n, n), (len(states),)."""
+    energies = [parts(S) for S in states]
+    return torch.stack([common / (common + centred) for common, centred in energies])
+
+
+def _states(start: State, depth: int, blocks: "Blocks") -> list[State]:
+    checked("similarity_by_depth", depth=depth)
     if depth != int(depth):
         raise UsageError(f"similarity_by_depth: depth must be a whole number of blocks; got {depth}. Round it.")
-    start = 1 / n if t_sim is None else checked("similarity_by_depth", t_sim=t_sim)[0]
-    x = tokens_alike(start, n, q)
-    states = [normed(x) if blocks.wiring == "peri_ln" else x]
+    states = [MAPS[type(start)].normed(start) if blocks.wiring == "peri_ln" else start]
     for index in range(1, int(depth) + 1):
         states.append(block(states[-1], blocks, *WIRINGS[blocks.wiring](int(depth), index)))
     return states
 
 
-def block(x: Overlaps, blocks: Blocks, attention: Junction, network: Junction) -> Overlaps:
+def block(x: State, blocks: Blocks, attention: Junction, network: Junction) -> State:
     """One block: attention joins the stream, then the network does; de-escalation acts where its site comes by."""
-    c = blocks
+    c, maps = blocks, MAPS[type(x)]
 
-    def at(site: str, state: Overlaps) -> Overlaps:
-        return de_escalated(state, n=c.n, tau=c.tau) if site == c.site and c.tau else state
+    def at(site: str, state: State) -> State:
+        return maps.de_escalated(state, n=c.n, tau=c.tau) if site == c.site and c.tau else state
 
     x = at("block_in", x)
-    A = attended(at("attn_in", attention.read(x)), n=c.n, s_A=c.s_A, score_variance=c.score_variance)
-    A = at("sa_out", attention.write(shifted(A, c.b_A)))
-    y = at("sa_sum", joined(x, A, skip=attention.skip, weight=c.alpha))
-    y = at("ffn_in", attention.after(y))
-    Y = network.read(y)
-    F = networked(Y, k=c.k, activation=c.activation, hidden_variance=c.hidden_variance, first=network.first)
-    z = at("ffn_sum", joined(y, network.write(shifted(F, c.b_F)), skip=network.skip))
-    return at("block_out", network.after(z))
+    A = maps.attended(at("attn_in", attention.read(maps, x)), n=c.n, s_A=c.s_A, score_variance=c.score_variance)
+    A = at("sa_out", attention.write(maps, maps.shifted(A, c.b_A)))
+    y = at("sa_sum", maps.joined(x, A, skip=attention.skip, weight=c.alpha))
+    y = at("ffn_in", attention.after(maps, y))
+    Y = network.read(maps, y)
+    F = maps.networked(Y, k=c.k, activation=c.activation, hidden_variance=c.hidden_variance, first=network.first)
+    z = at("ffn_sum", maps.joined(y, network.write(maps, maps.shifted(F, c.b_F)), skip=network.skip))
+    return at("block_out", network.after(maps, z))
 
 
-def _same(x: Overlaps) -> Overlaps:
+def _same(_: Any, x: State) -> State:
     return x
 
 
+def _normed(maps: Any, x: State) -> State:
+    return maps.normed(x)
+
+
 def _times(factor: float) -> Map:
-    return lambda x: scaled(x, factor)
+    return lambda maps, x: maps.scaled(x, factor)
 
 
 def _twice(junction: Junction) -> tuple[Junction, Junction]:
@@ -132,10 +153,10 @@ def _twice(junction: Junction) -> tuple[Junction, Junction]:
 
 
 def _post(skip: float = 1.0, write: Map = _same) -> tuple[Junction, Junction]:
-    return _twice(Junction(_same, write, normed, skip))
+    return _twice(Junction(_same, write, _normed, skip))
 
 
-def _pre(read: Map = normed, write: Map = _same) -> tuple[Junction, Junction]:
+def _pre(read: Map = _normed, write: Map = _same) -> tuple[Junction, Junction]:
     return _twice(Junction(read, write, _same))
 
 
@@ -143,8 +164,8 @@ def _deep_norm(depth: int, _: int) -> tuple[Junction, Junction]:
     """beta on W_V, W_O, W_1 and W_2, alpha_N on the skip."""
     alpha_N, beta = (2 * depth) ** 0.25, (8 * depth) ** -0.25
     return (
-        Junction(_same, _times(beta**2), normed, alpha_N),
-        Junction(_same, _times(beta), normed, alpha_N, first=beta),
+        Junction(_same, _times(beta**2), _normed, alpha_N),
+        Junction(_same, _times(beta), _normed, alpha_N, first=beta),
     )
 
 
@@ -157,10 +178,10 @@ WIRINGS: dict[str, Callable[[int, int], tuple[Junction, Junction]]] = {  # (dept
     "pre_norm": lambda depth, index: _pre(),
     "deep_norm": _deep_norm,
     "depth_scaled": lambda depth, index: _post(write=_times(1 / math.sqrt(depth))),
-    "layer_norm_scaling": lambda depth, index: _pre(read=lambda x: scaled(normed(x), 1 / math.sqrt(index))),
+    "layer_norm_scaling": lambda depth, index: _pre(read=lambda m, x: m.scaled(m.normed(x), 1 / math.sqrt(index))),
     "mix_ln": lambda depth, index: _post() if index <= depth / 4 else _pre(),
-    "sandwich": lambda depth, index: _pre(write=normed),
-    "peri_ln": lambda depth, index: _pre(write=normed),
+    "sandwich": lambda depth, index: _pre(write=_normed),
+    "peri_ln": lambda depth, index: _pre(write=_normed),
     "rezero": lambda depth, index: _twice(Junction(_same, _times(0.0), _same)),
     "skip_init": lambda depth, index: _pre(write=_times(0.0)),
     "layer_scale": _layer_scale,

@@ -1,8 +1,8 @@
 """Tokens in two numbers: what one step of a block makes of their size and their overlap, each step a map on floats.
 
-It is the form of forecasts/ in which all tokens are alike (no mask, no positions): there the n x n overlaps are
-p + D on the diagonal and p elsewhere, and stay so. Random weights with mean zero make the sums below exact for wide
-blocks. After Noci et al. 2022 (2206.03126) and Giorlandino & Goldt 2025 (2505.24333).
+It is the form of token_matrix.py in which all tokens are alike (no mask, no positions): there the n x n overlaps are
+p + D on the diagonal and p elsewhere, and stay so; the maps are the same by name. Random weights with mean zero make
+the sums below exact for wide blocks. After Noci et al. 2022 (2206.03126) and Giorlandino & Goldt 2025 (2505.24333).
 """
 
 import math
@@ -124,7 +124,7 @@ def hidden_overlaps(activation: str, variance: float, e: float) -> tuple[float, 
     """
     if activation == "relu":
         return variance / 2, variance / 2 * _apart_by_relu(e)
-    whole, coefficients = _table(activation, variance)
+    whole, coefficients = hermite_tails(activation, variance)
     total, rho = 0.0, 1 - e
     for b in coefficients:
         total = total * rho + b
@@ -139,7 +139,7 @@ def _apart_by_relu(e: float) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _table(activation: str, variance: float) -> tuple[float, list[float]]:
+def hermite_tails(activation: str, variance: float) -> tuple[float, list[float]]:
     """K(1), and the b_j from the highest degree down: made once for one activation and one variance."""
     gated = activation == "swiglu"
     f = activation_of("silu" if gated else activation)

@@ -1,0 +1,136 @@
+"""Tokens by their overlaps, one for every pair: the maps of two_numbers.py for masks, positions and unequal tokens.
+
+S_ij = mean over channels of x_i x_j. Random weights with mean zero keep the form, whatever the mask; two numbers are
+the case in which all pairs are alike. Kernels are read off a table that is made once.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from depthscope.theory import two_numbers
+from depthscope.theory.covariance import less_mean, parts, uniform_attention
+from depthscope.theory.kernels import deviations
+from depthscope.theory.participation import participation_by_table
+
+POINTS = 4096  # of the table of a kernel; its error is below 1e-7
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """S (n, n), and whether a token sees only those before it."""
+
+    S: Tensor
+    causal: bool = False
+
+    def t_sim(self) -> float:
+        common, centred = parts(self.S)
+        return float(common / (common + centred))
+
+    def of(self, S: Tensor) -> "Tokens":
+        return Tokens(S, self.causal)
+
+
+def attended(x: Tokens, *, n: int, s_A: float, score_variance: float = 0.0) -> Tokens:
+    """s_A (C S C^T + F): C looks at all that may be seen alike, F is what fluctuations of the scores add."""
+    C, m = _seen(n, x.causal)
+    mixed = (C @ x.S @ C.mT).expand(n, n)
+    if score_variance < 1e-9:
+        return x.of(s_A * mixed)
+    D = spread(x.S, C, m)
+    return x.of(s_A * (mixed + fluctuations(score_variance * x.S.diagonal() * D, D, x.S, m)))
+
+
+def spread(S: Tensor, C: Tensor, m: Tensor) -> Tensor:
+    """The variance of a channel over the m tokens that a query sees by C (..., n, n), (..., n)."""
+    own = (C * S.diagonal(dim1=-2, dim2=-1).unsqueeze(-2)).sum(-1)
+    return (own - ((C @ S) * C).sum(-1)).clamp(min=0) * m / (m - 1).clamp(min=1)
+
+
+def fluctuations(variance: Tensor, D: Tensor, S_q: Tensor, m: Tensor) -> Tensor:
+    """The covariance of what P adds by being uneven, (..., n, n), for queries whose scores have a variance (..., n).
+
+    (Y_2 - 1/m) D for one query, D the spread of the values; (e^{v c} - 1) / (e^v - 1) of it for two of cosine c. A
+    query that sees fewer keys shares with one that sees more only those, and the other looks at each of them less.
+    """
+    gain = ((participation_by_table(m.expand_as(variance), variance) - 1 / m) * D).clamp(min=0)
+    _, cosine = deviations(S_q)
+    variance = variance.clamp(min=1e-9)
+    v, whole = (torch.minimum(x.unsqueeze(-1), x.unsqueeze(-2)) for x in (variance, torch.expm1(variance)))
+    alike = torch.expm1(v * cosine) / whole
+    few, many = m.unsqueeze(-1), m.unsqueeze(-2)
+    one, other = gain.unsqueeze(-1), gain.unsqueeze(-2)
+    least = torch.where(few == many, (one * other).sqrt(), torch.where(few < many, one, other))
+    both = alike * (least * (torch.minimum(few, many) / torch.maximum(few, many)))
+    both.diagonal(dim1=-2, dim2=-1).copy_(gain)
+    return both
+
+
+def networked(
+    x: Tokens, *, k: float, activation: str = "relu", hidden_variance: float = 1.0, first: float = 1.0
+) -> Tokens:
+    """Exact for tokens of equal size, as norms make them; others scale their hidden units in proportion."""
+    size, rho = deviations(x.S)
+    q = float(size.square().mean())
+    if k == 0 or q <= 0:
+        return x.of(torch.zeros_like(x.S))
+    inner, outer = (1.0, first**2) if activation == "swiglu" else (first**2, 1.0)  # W_gate is left as it is
+    variance = inner * hidden_variance * q
+    whole = two_numbers.hidden_overlaps(activation, variance, 0.0)[0]
+    scale = k * outer / two_numbers.hidden_overlaps(activation, hidden_variance, 0.0)[0]
+    size = size / q**0.5
+    return x.of(scale * (whole - _apart(activation, variance, 1 - rho)) * size.unsqueeze(-1) * size)
+
+
+def joined(x: Tokens, branch: Tokens, *, skip: float = 1.0, weight: float = 1.0) -> Tokens:
+    return x.of(torch.add(skip**2 * x.S if skip != 1 else x.S, branch.S, alpha=weight**2))
+
+
+def normed(x: Tokens) -> Tokens:
+    return x.of(deviations(x.S)[1])
+
+
+def scaled(x: Tokens, factor: float) -> Tokens:
+    return x.of(factor**2 * x.S)
+
+
+def shifted(x: Tokens, b: float) -> Tokens:
+    return x.of(x.S + b) if b else x
+
+
+def de_escalated(x: Tokens, *, n: int, tau: float) -> Tokens:
+    """With the mean of the tokens that may be seen: less_mean."""
+    T = less_mean(n, tau, x.causal)
+    return x.of(T @ x.S @ T.mT)
+
+
+@lru_cache
+def _seen(n: int, causal: bool) -> tuple[Tensor, Tensor]:
+    """Uniform attention and how many tokens a query sees; without a mask one row stands for all."""
+    C = uniform_attention(n, causal)
+    return (
+        (C, torch.arange(1, n + 1, dtype=torch.float64)) if causal else (C[:1], torch.tensor([n], dtype=torch.float64))
+    )
+
+
+def _apart(activation: str, variance: float, e: Tensor) -> Tensor:
+    """K(1) - K(1 - e), linear in sqrt(e) between the points of a table of its quotient by e."""
+    quotients = _quotients(activation, float(f"{variance:.12g}"))  # one table for variances that differ by rounding
+    place = (e.clamp(0, 2) / 2).sqrt() * POINTS
+    index = place.long().clamp(max=POINTS - 1)
+    return e * quotients[index].lerp(quotients[index + 1], place - index)
+
+
+@lru_cache(maxsize=256)
+def _quotients(activation: str, variance: float) -> Tensor:
+    e = 2 * (torch.arange(POINTS + 1, dtype=torch.float64) / POINTS) ** 2
+    if activation == "relu":  # whose series converges slowly; a thousandth of a second for all points
+        e[0] = 1e-12  # where the quotient has its limit
+        apart = [two_numbers.hidden_overlaps(activation, variance, value)[1] for value in e.tolist()]
+        return torch.tensor(apart, dtype=torch.float64) / e
+    total = torch.zeros_like(e)
+    for b in two_numbers.hermite_tails(activation, variance)[1]:
+        total = total * (1 - e) + b
+    return total
