@@ -1,0 +1,113 @@
+"""Other people's models at random initialisation: forecast by their weights, and calibrated on their first blocks.
+
+By weights the very model is forecast, before any of its blocks is computed. By a scan of the first blocks only what
+blocks do on average is known, and the later ones go their own way by chance; the band says how far.
+
+depthscope reproduce beyond/forecast_models     about 3 minutes on two cores, 6 kinds of models, 4 of each.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from depthscope.experiments._axes import finish
+from depthscope.experiments._claim import Claim, stated
+from depthscope.experiments._progress import track
+from depthscope.forecasts.forecast import forecast
+from depthscope.models.resolve import resolve
+from depthscope.models.sizes import Sizes
+from depthscope.scans.scan import scan
+from depthscope.traces.blocks import blocks_by_name
+
+COPIES = "nn.TransformerEncoder"
+
+
+@dataclass(frozen=True)
+class Config:
+    """`seeds` models of each kind; weights have the gain of std 0.02 at width 768. wide: BERT's own width as well."""
+
+    models: tuple[str, ...] = ("bert", "gpt2", "llama", "vit", COPIES)
+    depth: int = 48
+    d: int = 256
+    h: int = 4
+    n: int = 64
+    batch: int = 4
+    first: int = 8
+    seeds: int = 4
+    wide: tuple[int, ...] = (768, 24)
+    seed: int = 0
+
+
+SMOKE = Config(models=("bert", "llama"), depth=12, d=64, n=16, first=6, seeds=1, wide=())
+
+
+def run(cfg: Config) -> dict[str, Tensor]:
+    """Curves (models, seeds, depth + 1): measured, by weights, by the first blocks; how often t_sim is in the band."""
+    rows: dict[str, list[Tensor]] = {"measured": [], "weights": [], "scan": [], "inside": []}
+    cells = [(name, seed) for name in cfg.models for seed in range(cfg.seeds)]
+    for name, seed in track(cells, len(cells)):
+        model, given = _model(name, Sizes(cfg.depth, cfg.d, cfg.h, cfg.n, cfg.batch, cfg.seed + seed))
+        measured = scan(model, given, metrics=["t_sim"], attention=False)["t_sim"]
+        start = scan(model, given, blocks=blocks_by_name(model, None)[: cfg.first])
+        calibrated = forecast(start, depth=cfg.depth)
+        low, high = calibrated.band  # type: ignore[misc]
+        later = slice(cfg.first + 1, None)
+        rows["measured"].append(measured)
+        rows["weights"].append(forecast(model, given).t_sim)
+        rows["scan"].append(calibrated.t_sim)
+        rows["inside"].append(((low <= measured) & (measured <= high))[later].double().mean())
+    found = {k: torch.stack(v).unflatten(0, (len(cfg.models), cfg.seeds)) for k, v in rows.items()}
+    if cfg.wide:
+        d, depth = cfg.wide
+        model, given = _model("bert", Sizes(depth, d, d // 64, cfg.n, cfg.batch, cfg.seed))
+        measured = scan(model, given, metrics=["t_sim"], attention=False)["t_sim"]
+        found["wide"] = (forecast(model, given).t_sim - measured).abs().max()
+    return found
+
+
+def _model(name: str, sizes: Sizes) -> tuple[nn.Module, Any]:
+    if name != COPIES:
+        return resolve(name, sizes)
+    torch.manual_seed(sizes.seed)
+    layer = nn.TransformerEncoderLayer(sizes.width, sizes.heads, 4 * sizes.width, batch_first=True)
+    model = nn.TransformerEncoder(layer, sizes.depth, enable_nested_tensor=False)  # as torch copies the layer
+    return model.eval(), torch.randn(sizes.batch, sizes.tokens, sizes.width)
+
+
+def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
+    largest = (numbers["weights"] - numbers["measured"]).abs().amax(-1)  # (models, seeds)
+    ends = (numbers["weights"] - numbers["measured"])[..., -1].abs()
+    calibrated = (numbers["scan"] - numbers["measured"])[..., -1].abs()
+    rows = [
+        (f"{name}: by weights, largest error of t_sim at any block", error.max(), 0.0, 0.08)
+        for name, error in zip(cfg.models, largest, strict=True)
+    ]
+    if cfg.wide:
+        d, depth = cfg.wide
+        rows.append((f"bert of width {d}, {depth} blocks: the same", numbers["wide"], 0.0, 0.08))
+    rows += [
+        (f"by weights: error at block {cfg.depth}, the largest", ends.max(), 0.0, 0.05),
+        (f"by {cfg.first} blocks: error at block {cfg.depth}, the mean", calibrated.mean(), 0.0, 0.05),
+        ("by the first blocks: t_sim of later blocks within the band", numbers["inside"].mean(), 0.8, 1.0),
+    ]
+    within = (calibrated <= 0.05).double().mean()
+    words = f"by {cfg.first} blocks: share of models within 0.05 at block {cfg.depth}"
+    return [
+        *stated(cfg.seeds, *rows),
+        # what later blocks do by chance is not in the first ones: with the true gains the share is no larger
+        *stated(cfg.seeds, (words, within, 1.0, 1.0), expected=False),
+    ]
+
+
+def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
+    figure.set_size_inches(3.2 * len(cfg.models), 3.2)
+    axes = figure.subplots(1, len(cfg.models), sharey=True, squeeze=False)[0]
+    for i, (ax, name) in enumerate(zip(axes, cfg.models, strict=True)):
+        ax.plot(numbers["measured"][i, 0], "k.", ms=4, label="measured")
+        ax.plot(numbers["weights"][i, 0], lw=1.2, label="by weights")
+        ax.plot(numbers["scan"][i, 0], lw=1.2, label=f"by {cfg.first} blocks")
+        ax.set(title=name, xlabel="block", ylim=(0, 1.02))
+    axes[0].set(ylabel="t_sim")
+    finish(*axes)
