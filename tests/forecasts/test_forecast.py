@@ -9,7 +9,7 @@ from torch import nn
 
 import depthscope as ds
 from depthscope._registry import TABLES
-from depthscope.errors import BlocksNotFoundError, ForecastError, UnknownNameError, UsageError
+from depthscope.errors import BlocksNotFoundError, ForecastError, RecordError, UnknownNameError, UsageError
 from depthscope.models.design import Design, shelves
 from depthscope.models.resolve import resolve
 from depthscope.models.sizes import Sizes
@@ -190,7 +190,7 @@ def test_the_record(tmp_path) -> None:
     assert torch.equal(again.t_sim, found.t_sim) and again.to_dict() == found.to_dict()
     assert "Tokens are lost" in str(found) and "no block was computed" in str(found)
     (tmp_path / "f.json").write_text("{}")
-    with pytest.raises(UsageError, match=r"must be a depthscope\.forecast of version 1"):
+    with pytest.raises(RecordError, match=r"must be a depthscope\.forecast of version 1"):
         ds.Forecast.load(tmp_path / "f.json")
     with pytest.raises(UsageError, match="threshold must lie in"):
         found.collapse_depth(1.0)

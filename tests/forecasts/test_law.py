@@ -5,7 +5,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from depthscope.forecasts.follow import law_of_tokens
 from depthscope.forecasts.law import Law, modes
 from depthscope.forecasts.rules import follow, normed
 from depthscope.forecasts.tensor import LawTensor
@@ -32,7 +31,7 @@ def tensor(law: Law) -> LawTensor:
 
 
 def test_the_law_of_tokens_that_are_there_has_their_overlaps() -> None:
-    law = law_of_tokens(X)
+    law = Law.of_tokens(X)
     torch.testing.assert_close(law.overlaps(), overlaps(X))
     common, centred = law.energies()
     torch.testing.assert_close(common, N * X.mean(1).square().mean(-1))
@@ -45,7 +44,7 @@ def test_the_law_of_tokens_that_are_there_has_their_overlaps() -> None:
 
 
 def test_what_is_done_to_tokens_is_done_to_their_law() -> None:
-    law, M, D_i = law_of_tokens(X), randn(1, N, N), randn(B, N)
+    law, M, D_i = Law.of_tokens(X), randn(1, N, N), randn(B, N)
     S, I = law.overlaps(), torch.eye(N, dtype=torch.float64)  # noqa: E741
     torch.testing.assert_close(law.mixed(M).overlaps(), M @ S @ M.mT)
     torch.testing.assert_close(law.weighed(D_i).overlaps(), D_i.unsqueeze(-1) * S * D_i.unsqueeze(-2))
@@ -76,7 +75,7 @@ def exact(Y: Tensor) -> Law:
 
 def test_a_random_matrix() -> None:
     """Its known part is exact for the matrix at hand, the other part on average."""
-    law = law_of_tokens(X)
+    law = Law.of_tokens(X)
     close(exact(X).drawn_through(0.25 * D, 0.0), lambda: overlaps(X @ (0.5 * randn(D, 48))))
     W, b = 0.3 * randn(48, D), randn(48)
     known = sum(t.unsqueeze(-1) * v.unsqueeze(1) for t, v in law.known)
@@ -87,10 +86,10 @@ def test_a_random_matrix() -> None:
 @pytest.mark.parametrize("centred", [True, False])
 def test_norms(centred: bool) -> None:
     weight, bias = randn(D), randn(D) if centred else None
-    found = normed(law_of_tokens(X), weight, bias, centred=centred).overlaps()
+    found = normed(Law.of_tokens(X), weight, bias, centred=centred).overlaps()
     truth = F.layer_norm(X, (D,), weight, bias) if centred else F.rms_norm(X, (D,), weight)
     assert float((found - overlaps(truth)).abs().max()) < 0.25  # one draw of weights, 64 channels
-    plain = normed(law_of_tokens(X), None, None, centred=centred).overlaps()
+    plain = normed(Law.of_tokens(X), None, None, centred=centred).overlaps()
     torch.testing.assert_close(plain.diagonal(dim1=1, dim2=2), torch.ones(B, N, dtype=torch.float64))
 
 
@@ -151,7 +150,7 @@ def test_attention(causal: bool, scale: float) -> None:
 
 def test_elementwise_chains_are_functions_of_one_law() -> None:
     """GELU by tanh, written out as some models do."""
-    x = tensor(law_of_tokens(X).drawn_through(1.0, 0.0))
+    x = tensor(Law.of_tokens(X).drawn_through(1.0, 0.0))
     written = 0.5 * x * (1.0 + torch.tanh(0.7978845608 * (x + 0.044715 * torch.pow(x, 3.0))))
     torch.testing.assert_close(
         written.law.settled().overlaps(), F.gelu(x, approximate="tanh").law.settled().overlaps(), rtol=1e-6, atol=1e-9

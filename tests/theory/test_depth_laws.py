@@ -98,3 +98,18 @@ def test_tensors_and_wrong_use() -> None:
         deep_norm_growth(-1)
     with pytest.raises(UsageError, match="depth_scaled_growth: c must lie in"):
         depth_scaled_growth(-1.0)
+
+
+def test_decay_from_large_and_from_other_energies() -> None:
+    """Against the product that it is; for large q Gamma functions would cancel."""
+    for depth, s_A, k, q in ((40, 1.0, 0.3, 5.0), (10, 1e-3, 0.0, 1e9), (100, 1e-3, 0.0, 1e6), (300, 0.2, 0.7, 900.0)):
+        product = 1.0
+        for block in range(depth):
+            product *= 1 - s_A / (q + block * (s_A + k) + s_A)
+        assert pre_norm_decay(depth, s_A=s_A, k=k, q=q) == pytest.approx(product, rel=1e-9)
+    assert pre_norm_decay(7, s_A=0.0, k=0.0) == 1.0
+
+
+@pytest.mark.parametrize(("activation", "variance", "slope"), [("tanh", 100.0, 5.77), ("gelu", 100.0, 1.011)])
+def test_slopes_of_steep_activations(activation: str, variance: float, slope: float) -> None:
+    assert kernel_slope(activation, hidden_variance=variance) == pytest.approx(slope, rel=2e-3)

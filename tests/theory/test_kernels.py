@@ -68,3 +68,8 @@ def test_participation_between_uniform_and_one_token() -> None:
     assert rows.shape == (3, 8) and bool((rows[:, 1:] < rows[:, :-1]).all())
     with pytest.raises(UsageError, match="participation: variance must lie in"):
         participation(8, -1.0)
+
+
+def test_participation_refuses_what_its_integral_cannot_do() -> None:
+    with pytest.raises(UsageError, match="variance must be at most 16"):
+        participation(8, 30.0)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import depthscope as ds
 from depthscope.errors import UnknownNameError, UsageError
+from depthscope.forecasts.designs import laws_of_design
 from depthscope.models.design import Design
 from depthscope.models.transformer import Transformer
 from depthscope.theory.kernels import kernel
@@ -45,10 +46,45 @@ def two_numbers(wiring: str, activation: str, depth: int, **more) -> torch.Tenso
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "swiglu"])
 @pytest.mark.parametrize("wiring", sorted(WIRINGS))
-def test_it_is_the_n_by_n_form(wiring: str, activation: str) -> None:
-    """Without a mask the two agree; ReLU is a series there, and its closed form here."""
-    found = ds.forecast(depth=12, n=N, wiring=wiring, activation=activation, **CHOICES)
-    assert float((two_numbers(wiring, activation, 12) - found.t_sim).abs().max()) < 0.003
+def test_it_is_what_laws_make_of_the_code_of_the_blocks(wiring: str, activation: str) -> None:
+    """laws_of_design runs the models' own wirings; ReLU is a series there, and its closed form here."""
+    design = Design(12, wiring=wiring, activation=activation, **CHOICES)
+    with torch.no_grad():
+        energies = [law.energies() for law in laws_of_design(design, N, t_sim=1 / N)]
+    expected = torch.stack([(common / (common + centred)).mean() for common, centred in energies])
+    assert float((two_numbers(wiring, activation, 12) - expected).abs().max()) < 0.003
+
+
+def test_wirings_that_depend_on_depth_and_index() -> None:
+    """LayerScale's factor at 20 and 30 blocks, Mix-LN's border, ReZero's nothing, Peri-LN's first norm."""
+    for depth, factor in ((12, 0.1), (20, 1e-5), (30, 1e-6)):
+        x = overlaps_by_depth(depth=depth, n=N, s_A=1.0, wiring="layer_scale")[1]
+        assert x.q - 1 == pytest.approx(factor**2 / N, rel=1e-3)
+    energies = [x.q for x in overlaps_by_depth(depth=8, n=N, s_A=1.0, k=1.0, wiring="mix_ln")]
+    assert energies[:3] == pytest.approx([1, 1, 1]) and energies[3] > 1.5  # post-norm up to block 2, pre-norm after it
+    still = overlaps_by_depth(depth=5, n=N, s_A=1.0, k=1.0, wiring="rezero")
+    assert [x.q for x in still] == [1.0] * 6
+    wide, unit = (similarity_by_depth(depth=5, n=N, s_A=1.0, k=0.5, q=q, wiring="peri_ln") for q in (25.0, 1.0))
+    torch.testing.assert_close(wide, unit)
+
+
+def test_biases_are_shared_by_all_tokens() -> None:
+    numbers = {"s_A": 0.0, "k": 0.0, "alpha": 0.5, "b_A": 0.2, "b_F": 0.3, "wiring": "pre_norm"}
+    x = overlaps_by_depth(depth=1, n=N, **numbers)[1]
+    assert (x.p, x.D) == pytest.approx((0.25 * 0.2 + 0.3, 1.0))
+
+
+def test_what_cannot_be_is_answered() -> None:
+    for numbers, error in (
+        ({"t_sim": math.nan}, UsageError),
+        ({"foo": 1.0}, UnknownNameError),
+        ({"alpha": torch.ones(2)}, UsageError),
+    ):
+        with pytest.raises(error):
+            similarity_by_depth(depth=2, n=N, **numbers)
+    for n in (0, 8.5):
+        with pytest.raises(UsageError):
+            similarity_by_depth(depth=2, n=n)
 
 
 @pytest.mark.parametrize("tau", [0.2, 0.6])

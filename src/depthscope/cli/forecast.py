@@ -24,11 +24,11 @@ def command(
     inputs: options.Inputs = None,
     text: options.Text = None,
     blocks: options.Blocks = None,
-    alpha: Annotated[float, typer.Option(help="Weight of the attention branch (sizes).")] = 1.0,
-    wiring: Annotated[str, typer.Option(help="post_norm, pre_norm, ... (sizes; depthscope ls models).")] = "post_norm",
-    weights: Annotated[str, typer.Option(help="Weight law (sizes): xavier, torch_default, bert, ...")] = "xavier",
-    activation: Annotated[str, typer.Option(help="relu, gelu or swiglu (sizes).")] = "relu",
-    causal: Annotated[bool, typer.Option(help="A causal mask (sizes).")] = False,
+    alpha: Annotated[float | None, typer.Option(help="Weight of the attention branch (sizes; 1 if not said).")] = None,
+    wiring: Annotated[str | None, typer.Option(help="post_norm (if not said), pre_norm, ... (sizes).")] = None,
+    weights: Annotated[str | None, typer.Option(help="Weight law (sizes): xavier (if not said), bert, ...")] = None,
+    activation: Annotated[str | None, typer.Option(help="relu (if not said), gelu or swiglu (sizes).")] = None,
+    causal: Annotated[bool | None, typer.Option(help="A causal mask (sizes, or a scan without attention).")] = None,
     tau: Annotated[float, typer.Option(help="De-escalation at block_out.")] = 0.0,
     advise: Annotated[bool, typer.Option(help="Add the mildest change that keeps tokens apart.")] = False,
     floor: Annotated[float, typer.Option(help="With --advise: t_div that must be left at the last block.")] = 0.05,
@@ -48,41 +48,61 @@ def command(
             check_writable(path)
     if out and Path(out).suffix not in (".png", ".svg", ".pdf"):
         raise UsageError(f"--out: the file must end in .png, .svg or .pdf; got {out!r}.")
-    design = {"wiring": wiring, "weights": weights, "activation": activation, "causal": causal, "alpha": alpha}
-    sizes = {"depth": depth, "n": tokens, "d": width, "h": heads, "output": True, **design}
-    source, given, choices = (None, None, sizes) if model is None else read(model, sizes, batch, seed, inputs, text)
-    choices |= {"blocks": blocks} if blocks else {}
+    if advise and tau:
+        raise UsageError("--advise: finds tau itself; got --tau as well. Leave one out.")
+    said = {"wiring": wiring, "weights": weights, "activation": activation, "causal": causal, "alpha": alpha}
+    design: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
+    sizes = {"depth": depth, "n": tokens, "d": width, "h": heads}
+    if model is None:
+        refuse("a model", inputs=inputs, text=text, blocks=blocks)
+        design = {"weights": "xavier", "output": True} | design
+        source, given, choices = None, None, sizes | design
+    elif model.endswith(".json"):
+        refuse("a model", inputs=inputs, text=text, blocks=blocks)
+        refuse("sizes", **{name: value for name, value in design.items() if name != "causal"})
+        from depthscope.scans.record import Scan
+
+        source, given, choices = Scan.load(model), None, {"depth": depth} | design
+    else:
+        refuse("sizes", **design)
+        source, given = built(model, sizes, batch, seed, inputs, text)
+        choices = {"blocks": blocks} if blocks else {}
     results = predicted(source, given, choices, tau, floor if advise else None)
     if measure:
         results["measured"] = measured(source, given, blocks, tau)
     show(results, as_json)
     if out:
-        numbers = numbers_of(design | {"d": width, "h": heads, "output": True}, tau) if model is None else None
+        numbers = numbers_of(design | {"d": width, "h": heads}, tau) if model is None else None
         draw(results, out, numbers)
 
 
-def read(
-    model: str, sizes: dict[str, Any], batch: int, seed: int, inputs: str | None, text: str | None
-) -> tuple[Any, Any, dict[str, Any]]:
-    """A source, its inputs, and what forecast() needs beside them: a saved scan, or a model as for scan."""
-    if model.endswith(".json"):
-        from depthscope.scans.record import Scan
+def refuse(what: str, **given: Any) -> None:
+    names = [name for name, value in given.items() if value is not None]
+    if names:
+        raise UsageError(f"--{', --'.join(names)}: goes with {what} alone. Leave it out.")
 
-        return Scan.load(model), None, {"depth": sizes["depth"]}
+
+def built(
+    model: str, sizes: dict[str, Any], batch: int, seed: int, inputs: str | None, text: str | None
+) -> tuple[Any, Any]:
+    """A model as for scan, and its inputs."""
     from depthscope.models.resolve import resolve
     from depthscope.models.sizes import Sizes
 
-    built = Sizes(sizes["depth"], sizes["d"], sizes["h"], sizes["n"], batch, seed)
-    return *resolve(model, built, inputs=inputs, text=text), {}
+    found = Sizes(sizes["depth"], sizes["d"], sizes["h"], sizes["n"], batch, seed)
+    return resolve(model, found, inputs=inputs, text=text)
 
 
 def predicted(source: Any, given: Any, choices: dict[str, Any], tau: float, floor: float | None) -> dict[str, Any]:
+    from rich.console import Console
+
     from depthscope.forecasts.advise import advise
     from depthscope.forecasts.forecast import forecast
 
-    results: dict[str, Any] = {"forecast": forecast(source, given, tau=tau, **choices)}
-    if floor is not None:
-        results["advice"] = advise(source, given, floor=floor, **choices)
+    with Console(stderr=True).status("forecasting" if floor is None else "weighing changes"):
+        results: dict[str, Any] = {"forecast": forecast(source, given, tau=tau, **choices)}
+        if floor is not None:
+            results["advice"] = advise(source, given, floor=floor, **choices)
     return results
 
 

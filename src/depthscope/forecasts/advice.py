@@ -42,12 +42,14 @@ class Kind:
     """One way to change a model: its option at each of the strengths, from mild to strong.
 
     rank: the order of mildness between kinds. calms: it is there for gradients, and of no use unless they explode.
+    keeps: strength is sought that keeps tokens apart; otherwise one that calms gradients.
     """
 
     rank: int
     option: Callable[[Any], Option]
     strengths: Sequence[Any]
     calms: bool = False
+    keeps: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,8 +112,10 @@ class Advice:
 
 def choose(now: Option, kinds: Sequence[Kind], *, floor: float = FLOOR, most_growth: float = MOST_GROWTH) -> Advice:
     """The mildest option that holds; when none does, the one that keeps most without exploding."""
-    if not 0 < floor < 1 - MARGIN:
+    if not isinstance(floor, int | float) or not 0 < floor < 1 - MARGIN:
         raise UsageError(f"advise: floor must lie in (0, {1 - MARGIN:g}); got {floor}. 0.05 is the default.")
+    if not isinstance(most_growth, int | float) or not most_growth > 0:
+        raise UsageError(f"advise: most_growth must be positive; got {most_growth!r}. 30 is the default.")
     if _holds(now, floor, most_growth):
         return Advice([now], now, floor, most_growth)
     options, good = [now], []
@@ -135,7 +139,7 @@ def _mildest(kind: Kind, floor: float, most_growth: float) -> tuple[int, Option]
     while low < high:
         middle = (low + high) // 2
         options[middle] = kind.option(kind.strengths[middle])
-        enough = _is_calm(options[middle], most_growth) if kind.calms else _keeps(options[middle], floor)
+        enough = _keeps(options[middle], floor) if kind.keeps else _is_calm(options[middle], most_growth)
         low, high = (low, middle) if enough else (middle + 1, high)
     return low, options.get(low) or kind.option(kind.strengths[low])
 
@@ -156,5 +160,5 @@ def _holds(option: Option, floor: float, most_growth: float) -> bool:
 
 def _gradients(option: Option) -> str:
     if option.growth is None:
-        return ""
+        return " (gradients: not known)"
     return f" (gradients: {option.growth:.2g} times as large at block 1)"

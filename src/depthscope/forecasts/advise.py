@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from depthscope.errors import UsageError
 from depthscope.forecasts.advice import FLOOR, MOST_GROWTH, Advice, Kind, Option, choose
 from depthscope.forecasts.calibrate import calibrate
 from depthscope.forecasts.forecast import continued, forecast, replayed
@@ -36,8 +37,11 @@ def advise(
     branch, another wiring; of a model that is built, tau alone.
     """
     limits = {"floor": floor, "most_growth": most_growth}
+    given = [name for name in ("tau", "site", "scores", "gain") if name in choices]
+    if given:
+        raise UsageError(f"advise: {', '.join(given)} is what advice is about; leave it out, or use ds.forecast.")
     if isinstance(source, Scan):
-        return _of_scan(source, limits, **choices)
+        return _of_scan(source, inputs, limits, choices)
     now = Option(AS_IT_IS, {}, "", forecast(source, inputs, **choices))
     if source is None:
         return choose(now, _kinds_of_sizes(choices), **limits)
@@ -56,12 +60,13 @@ def _tau(curve: Callable[[float], Forecast], site: str = "block_out") -> Kind:
 
 
 def _kinds_of_sizes(choices: dict[str, Any]) -> list[Kind]:
-    rest = {name: value for name, value in choices.items() if name not in ("tau", "site", "scores")}
+    rest = {"h" if name == "heads" else name: value for name, value in choices.items()}
     design = design_of("advise", **{name: value for name, value in rest.items() if name not in ("n", "t_sim")})
 
     def smaller(scores: float) -> Option:
         words = f"scores times {scores:g} at the start (W_q and W_k times {scores**0.5:.2g}, or QK-norm)"
-        return Option(words, {"scores": scores}, f"W_q, W_k *= {scores**0.5:.2g}", forecast(**rest, scores=scores))
+        code = f"W_q.weight.mul_({scores**0.5:.2g}); W_k.weight.mul_({scores**0.5:.2g})"
+        return Option(words, {"scores": scores}, code, forecast(**rest, scores=scores))
 
     def lighter(weight: float) -> Option:
         alpha = design.alpha * weight
@@ -74,7 +79,7 @@ def _kinds_of_sizes(choices: dict[str, Any]) -> list[Kind]:
         return Option(f"{wiring} blocks", {"wiring": wiring}, f'ds.models.classic(wiring="{wiring}", ...)', curve)
 
     kinds = [
-        Kind(0, smaller, SCORES, calms=True),
+        Kind(0, smaller, SCORES, calms=True, keeps=False),
         _tau(lambda tau: forecast(**rest, tau=tau)),
         *(_tau_with(scores, rest) for scores in (0.3, 0.1)),
         Kind(3, lighter, WEIGHTS),
@@ -92,13 +97,20 @@ def _tau_with(scores: float, rest: dict[str, Any]) -> Kind:
     def option(tau: float) -> Option:
         found, factor = plain.option(tau), f"{scores**0.5:.2g}"
         words = f"{found.change} and scores times {scores:g} at the start (W_q and W_k times {factor}, or QK-norm)"
-        return replace(found, change=words, settings={**found.settings, "scores": scores})
+        code = f"{found.code}; W_q.weight.mul_({factor}); W_k.weight.mul_({factor})"
+        return replace(found, change=words, code=code, settings={**found.settings, "scores": scores})
 
     return Kind(2, option, TAUS, calms=True)
 
 
-def _of_scan(scan: Scan, limits: dict[str, float], *, depth: int | None = None, causal: bool | None = None) -> Advice:
-    cal, depth = calibrate(scan, causal), max(depth or 0, scan.depth)
+def _of_scan(scan: Scan, inputs: Any, limits: dict[str, float], choices: dict[str, Any]) -> Advice:
+    depth, causal = choices.pop("depth", None) or scan.depth, choices.pop("causal", None)
+    if choices or inputs is not None or not isinstance(depth, int) or depth < scan.depth:
+        raise UsageError(
+            f"advise: a scan goes with depth= (its {scan.depth} blocks, or more) and causal= alone; got depth {depth!r}"
+            f"{''.join(f', {name}' for name in choices)}{', inputs' if inputs is not None else ''}."
+        )
+    cal = calibrate(scan, causal)
 
     def lighter(weight: float) -> Option:
         curve = replayed(cal.changed(s=weight**2, k=weight**2), scan, depth)

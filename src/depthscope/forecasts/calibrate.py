@@ -11,7 +11,7 @@ from torch import Tensor
 
 from depthscope.errors import ForecastError, UsageError
 from depthscope.scans.record import Scan
-from depthscope.theory.covariance import attended, de_escalated, hidden, normed, parts, rescaled, uniform_attention
+from depthscope.theory.covariance import de_escalated, normed, parts, rescaled, uniform_attention
 
 BRANCHES = ("attention", "ffn")
 MOST_TOKENS = {False: 24, True: 64}  # of the covariance, causal or not; more change nothing that a scan could show
@@ -58,8 +58,8 @@ class Calibration:
         """What a branch adds to the covariance."""
         R, unit = normed(S), self.unit(S)
         if step == "attention":
-            return (unit * gains.s)[..., None, None] * attended(R, self.P, gains.focus)
-        return (unit * gains.k)[..., None, None] * hidden(R, gains.offset, gains.curve)
+            return (unit * gains.s)[..., None, None] * _attended(R, self.P, gains.focus)
+        return (unit * gains.k)[..., None, None] * _hidden(R, gains.offset, gains.curve)
 
     def block(self, S: Tensor, gains: Gains | None = None, tau: float = 0.0) -> tuple[Tensor, Tensor]:
         """The covariance after one more block, and by how much branches grew the common energy, relatively."""
@@ -115,7 +115,7 @@ def _walk(scan: Scan, cal: Calibration) -> tuple[Tensor, Tensor, Tensor, float]:
             if step in BRANCHES:
                 unit, R = cal.unit(S), normed(S)
                 added = (common * (xi_1 - cal.skip) / unit, centred * (xi_2 - cal.skip) / unit)
-                read = attended(R, cal.P) if step == "attention" else R
+                read = _attended(R, cal.P) if step == "attention" else R
                 rows[step].append(torch.stack([*added, *parts(read), parts(R)[1], common / unit]))
                 S = cal.skip * S + cal.added(step, S, cal.gains)
             elif step.endswith("_norm"):
@@ -176,6 +176,26 @@ def _kernel(ratio: Tensor, t: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     return c_0, torch.minimum(c_2, 1 - c_0)
 
 
+def _attended(R: Tensor, P: Tensor, focus: Tensor | float = 0.0) -> Tensor:
+    """P R P^T + focus D 1: values of tokens of covariance R, mixed by P whose rows also fluctuate.
+
+    focus (...): sum_s P_ts^2 beyond that of P (its inverse participation ratio, theory/participation.py), on the
+    centred energy D of R.
+    """
+    _, D = parts(R)
+    return P @ R @ P.mT + torch.eye(R.shape[-1], dtype=R.dtype) * (focus * D)[..., None, None]
+
+
+def _hidden(R: Tensor, offset: Tensor, curve: Tensor) -> Tensor:
+    """c_0 + (1 - c_0 - c_2) R + c_2 R^2, entry by entry: the kernel of a feed-forward network to second order.
+
+    R correlations, offset = c_0 and curve = c_2 (...) -> (..., n, n), 1 on the diagonal. ReLU is near c_0 = c_2 = 0.32,
+    GELU has c_2 near 2 c_0, gated units have no offset.
+    """
+    c_0, c_2 = offset[..., None, None], curve[..., None, None]
+    return c_0 + (1 - c_0 - c_2) * R + c_2 * R**2
+
+
 def _check(scan: Scan, causal: bool | None) -> bool:
     known = all(s in BRANCHES or s.endswith("_norm") or s.startswith("remedy") for s in scan.step_names)
     both = set(BRANCHES) <= set(scan.step_names)
@@ -192,7 +212,19 @@ def _check(scan: Scan, causal: bool | None) -> bool:
             f"forecast: a scan must have 3 or more blocks and no NaN; got {scan.depth} blocks"
             + (f", a NaN in block {scan.broken[0]}. Mend it first." if scan.broken else ". Scan more of them.")
         )
+    if scan.without_dropout is not None:
+        raise UsageError("forecast: a scan must be without dropout; this one was made in training mode. Call eval().")
+    if any("between blocks" in note for note in scan.notes):
+        raise ForecastError(
+            "forecast: blocks of a scan must follow each other; here something happens between them (a remedy at "
+            "block_in, perhaps). Forecast the model by its weights, ds.forecast(model)."
+        )
     found = scan.causal if causal is None else causal
+    if found and scan.remedies:
+        raise ForecastError(
+            "forecast: a scan of a causal model must be without remedies, which act differently on every position; "
+            f"this one has {', '.join(scan.remedies)}. Forecast a scan without them, with tau=, or the model itself."
+        )
     if found is None:
         raise UsageError(
             "forecast: whether attention is causal must be known; this scan was made without attention. "

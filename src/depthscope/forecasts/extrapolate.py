@@ -6,7 +6,7 @@ from torch import Tensor
 from depthscope.forecasts.calibrate import Calibration, Gains, fit
 from depthscope.theory.covariance import normed, parts, rescaled
 
-DRAWS = 48
+DRAWS = 32
 BAND = (0.05, 0.95)  # quantiles over draws
 OWN_ERROR = 0.02  # of t_sim, of the mean field itself: the worst design of beyond/forecast_error
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.errors import DepthscopeError, ForecastError
-from depthscope.forecasts.law import Law, modes
+from depthscope.forecasts.law import Law
 from depthscope.forecasts.rules import law_of, normed
 from depthscope.forecasts.tensor import LawTensor
 from depthscope.traces.known import fixes_in, is_norm
@@ -29,7 +29,8 @@ def laws_by_block(model: nn.Module, blocks: list[str], args: tuple, kwargs: dict
     modules = list({id(m): m for m in map(model.get_submodule, blocks)}.values())
     copies = _has_copies(modules)
     found = _followed_through(model, modules, args, kwargs, remember=copies)
-    if len(found) > len(modules) + 1 and not copies:  # a module ran again: its matrices meet what they made
+    again = len(found) > len(modules) + 1 or len(modules) == 1
+    if again and not copies:  # a module runs again, or may: its matrices meet what they made
         return _followed_through(model, modules, args, kwargs, remember=True)
     return found
 
@@ -40,14 +41,15 @@ def _followed_through(
     """remember: what matrices make of channels, for blocks that share their weights; a product of matrices a step."""
     found: list[Law] = []
     running = [0]
+    stopped: Exception | None = None
 
-    def enter(_: nn.Module, given: tuple, named: dict) -> tuple[tuple, dict]:
+    def enter(block: nn.Module, given: tuple, named: dict) -> tuple[tuple, dict]:
         x = first_tokens(given, named)
         if x is None:
             raise ForecastError("forecast: a block must take tokens (B, n, d); it has none. Pass blocks=.")
         running[0] += 1
         streams = [v for v in (*given, *named.values()) if isinstance(v, LawTensor)]
-        law = law_of_tokens(x, followed=remember) if not isinstance(x, LawTensor) else law_of(x)
+        law = _tokens_law(block, x, remember) if not isinstance(x, LawTensor) else law_of(x)
         law = law.settled() if len(streams) < 2 else law.brief()  # streams share their sources: strangers if settled
         if not found:
             found.append(law)
@@ -63,7 +65,12 @@ def _followed_through(
     def leave(_: nn.Module, given: tuple, output: Any) -> None:
         running[0] -= 1
         items = output if isinstance(output, tuple | list) else (output,)
-        found.append(law_of(next(item for item in items if isinstance(item, LawTensor))))
+        laws = [item for item in items if isinstance(item, LawTensor)]
+        if not laws:
+            raise ForecastError(
+                f"forecast: a block must return its tokens, alone or in a tuple; got {type(output).__name__}."
+            )
+        found.append(law_of(laws[0]))
 
     with ExitStack() as stack:
         stack.enter_context(untouched(model))
@@ -77,7 +84,33 @@ def _followed_through(
         except Exception as error:
             if running[0] or len(found) <= len(modules):  # inside a block, or before the last
                 raise _unread(error, model) from error
+            stopped = error
+    if stopped is not None and remember and len(found) <= _runs(model, modules, args, kwargs):
+        raise _unread(stopped, model) from stopped  # between two runs of one module
     return found
+
+
+def _runs(model: nn.Module, modules: list[nn.Module], args: tuple, kwargs: dict[str, Any]) -> int:
+    """How often blocks run: where they run again, nothing but a forward pass tells."""
+    count = [0]
+
+    def one_more(*_: Any) -> None:
+        count[0] += 1
+
+    with ExitStack() as stack:
+        stack.enter_context(untouched(model))
+        stack.enter_context(torch.no_grad())
+        for module in modules:
+            stack.callback(module.register_forward_hook(one_more).remove)
+        model(*args, **kwargs)
+    return count[0]
+
+
+def _tokens_law(block: nn.Module, x: Tensor, remember: bool) -> Law:
+    """Of tokens (B, n, d); torch's own layers may take them as (n, B, d)."""
+    attention = getattr(block, "self_attn", None)
+    time_first = isinstance(attention, nn.MultiheadAttention) and not attention.batch_first
+    return Law.of_tokens(x.transpose(0, 1) if time_first else x, followed=remember)
 
 
 def _unread(error: Exception, model: nn.Module) -> DepthscopeError:
@@ -122,15 +155,6 @@ def _equal(a: nn.Module, b: nn.Module) -> bool:
     return any(p.shape == q.shape and torch.equal(p, q) for p, q in pairs)
 
 
-def law_of_tokens(x: Tensor, followed: bool = False) -> Law:
-    """The law of tokens that are there: a few weighted means are known, and the rest has their overlaps."""
-    X = x.detach().double()
-    Q = modes(X.shape[-2])
-    vectors = Q.T @ X  # (B, r, d)
-    known = tuple((q.expand(X.shape[:-1]), vectors[:, k]) for k, q in enumerate(Q.T))
-    return Law.fresh((X @ X.mT - Q @ (vectors @ vectors.mT) @ Q.T) / X.shape[-1], known, followed)
-
-
 @contextmanager
 def _norms_followed(model: nn.Module) -> Iterator[None]:
     """Let norms that are written out in Python (RMSNorm) follow laws as one step."""
@@ -149,6 +173,9 @@ def _norm_of(module: nn.Module, plain: Callable[..., Any]) -> Callable[..., Any]
         if not isinstance(x, LawTensor):
             return plain(x, *args, **kwargs)
         weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
-        return LawTensor(x.shape, x.dtype, normed(law_of(x), weight, bias, centred=hasattr(module, "bias")))
+        eps = next((getattr(module, name) for name in ("eps", "variance_epsilon") if hasattr(module, name)), None)
+        eps = torch.finfo(x.dtype).eps if eps is None else float(eps)
+        law = normed(law_of(x), weight, bias, centred=hasattr(module, "bias"), eps=eps)
+        return LawTensor(x.shape, x.dtype, law)
 
     return forward

@@ -12,7 +12,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from depthscope.forecasts.strand import Source, Strand, between_channels
+from depthscope.forecasts.strand import Source, Strand, between_channels, profile_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +31,15 @@ class Law:
         """A Gaussian part of covariance K that nothing else shares."""
         strand = Strand(Source(K), followed, M)
         return cls({strand: identity(K.shape[-1]).expand_as(K)}, known, covariance=K if M is None else None)
+
+    @classmethod
+    def of_tokens(cls, x: Tensor, followed: bool = False) -> "Law":
+        """The law of tokens x (B, n, c) that are there: a few weighted means are known; the rest has their overlaps."""
+        X = x.detach().double()
+        Q = modes(X.shape[-2])
+        vectors = Q.T @ X  # (B, r, c)
+        known = tuple((q.expand(X.shape[:-1]), vectors[:, k]) for k, q in enumerate(Q.T))
+        return cls.fresh((X @ X.mT - Q @ (vectors @ vectors.mT) @ Q.T) / X.shape[-1], known, followed)
 
     @property
     def followed(self) -> bool:
@@ -65,15 +74,24 @@ class Law:
         """S_ij = x_i . x_j / c, its mean: (B, n, n)."""
         return self.gaussian() + self.shared() if self.known else self.gaussian()
 
-    def energies(self) -> tuple[Tensor, Tensor]:
-        """Common and centred energy of the tokens, per channel, (B,) each: t_div = centred / (common + centred)."""
-        G = self.gaussian()
-        n = G.shape[-1]
-        whole = self.overlaps()
-        spread = [t - t.mean(-1, keepdim=True) for t, _ in self.known]  # zero for vectors that all tokens share alike
+    def energies(self, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Common and centred energy of the tokens, per channel, (B,) each: t_div = centred / (common + centred).
+
+        mask (B, n): True for tokens that count, None for all.
+        """
+        G, n = self.gaussian(), self.tokens
+        m = torch.ones(1, n, dtype=G.dtype) if mask is None else mask.to(G)
+        count = m.sum(-1)
+
+        def common(S: Tensor) -> Tensor:
+            return ((S @ m.unsqueeze(-1)).squeeze(-1) * m).sum(-1) / count
+
+        def own(S: Tensor) -> Tensor:
+            return (S.diagonal(dim1=-2, dim2=-1) * m).sum(-1)
+
+        spread = [t - (t * m).sum(-1, keepdim=True) / count.unsqueeze(-1) for t, _ in self.known]
         rest = Law({}, tuple(zip(spread, (v for _, v in self.known), strict=True))).shared() if self.known else 0 * G
-        centred = G.diagonal(dim1=-2, dim2=-1).sum(-1) - G.sum((-2, -1)) / n + rest.diagonal(dim1=-2, dim2=-1).sum(-1)
-        return whole.sum((-2, -1)) / n, centred.clamp(min=0)
+        return common(self.overlaps()), (own(G) - common(G) + own(rest)).clamp(min=0)
 
     def plus(self, other: "Law", factor: float = 1.0) -> "Law":
         """X + factor Y; a law of one token is added to every token."""
@@ -124,17 +142,19 @@ class Law:
 
     def channelwise(self, f: Callable[[Tensor], Tensor]) -> "Law":
         """Channels in another order or fewer of them, f on vectors (..., c)."""
-        random = {s.channelwise(f): T for s, T in self.random.items()}
-        covariance = None if self.followed else self.covariance
-        return Law(random, tuple((t, f(v)) for t, v in self.known), covariance=covariance)
+        moved = [(*s.channelwise(f), T) for s, T in self.random.items()]
+        random = {s: T if factor == 1 else factor * T for s, factor, T in moved}
+        same = not self.followed and all(factor == 1 for _, factor, _ in moved)
+        known = tuple((t, f(v)) for t, v in self.known)
+        return Law(random, known, covariance=self.covariance if same else None)
 
     def scaled(self, weight: Tensor) -> "Law":
         """Every channel times its own number, weight (c,), or that of its place in a head, weight (c / h,)."""
         if bool((weight == 1).all()):  # as every norm starts
             return self
-        rms = float(weight.square().mean().sqrt())
-        random = {s.scaled(weight) if s.followed else s: T if s.followed else rms * T for s, T in self.random.items()}
-        return Law(random, tuple((t, v * weight.repeat(max(1, v.shape[-1] // len(weight)))) for t, v in self.known))
+        moved = [(*s.scaled(_wide(weight, s.profile)), T) for s, T in self.random.items()]
+        random = {s: factor * T for s, factor, T in moved}
+        return Law(random, tuple((t, v * _wide(weight, v)) for t, v in self.known))
 
     def shifted(self, bias: Tensor) -> "Law":
         """All tokens plus one vector, bias (c,)."""
@@ -150,7 +170,12 @@ class Law:
         strangers = {strand: T for strand, T in self.random.items() if not strand.followed}
         if strangers:
             rest = self if not random else Law(strangers)  # whose covariance may be there already
-            random |= Law.fresh(float(W.square().sum()) / W.shape[0] * rest.gaussian()).random
+            profile = profile_of(strangers)
+            energies = W.square().sum(-1) if profile is None else W.square() @ _wide(profile, W)
+            gain = float(energies.mean())
+            source = Source(gain * rest.gaussian())
+            strand = Strand(source, profile=energies / max(gain, 1e-300))
+            random[strand] = identity(source.K.shape[-1]).expand_as(source.K)
         law = Law(random, known)
         return law if bias is None else law.shifted(bias)
 
@@ -166,8 +191,11 @@ class Law:
     def settled(self) -> "Law":
         """The same overlaps with one source and the few known vectors that attention hands on most."""
         law = self._onto(modes(self.tokens))
-        M = between_channels(law.random, law.known[0][1].shape[-1]) if self.followed and law.known else None
-        return Law.fresh(law.gaussian(), law.known, self.followed, M)
+        if self.followed and law.known:
+            return Law.fresh(law.gaussian(), law.known, True, between_channels(law.random, law.known[0][1].shape[-1]))
+        K = law.gaussian()
+        strand = Strand(Source(K), profile=profile_of(law.random))
+        return Law({strand: identity(K.shape[-1]).expand_as(K)}, law.known, covariance=K)
 
     def brief(self) -> "Law":
         """The same sources, which another law may share, and few known vectors."""
@@ -183,6 +211,11 @@ class Law:
         lost = self.shared() - Q @ (kept @ kept.mT / v.shape[-1]) @ Q.T
         rest = Law.fresh(lost, known, self.followed)
         return Law(self.random | rest.random, known)
+
+
+def _wide(weight: Tensor, like: Tensor | None) -> Tensor:
+    """A number for each channel out of one for each place in a head, (c / h,) -> (c,)."""
+    return weight if like is None else weight.repeat(max(1, like.shape[-1] // len(weight)))
 
 
 @lru_cache

@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from depthscope._files import whole_file
-from depthscope.errors import UsageError
+from depthscope.errors import RecordError, UsageError
 from depthscope.theory.depth import critical_tau
 
 FORMAT, VERSION = "depthscope.forecast", 1
@@ -34,6 +34,7 @@ class Forecast:
     measured: int = 0
     band: Tensor | None = None
     gradient_growth: Tensor | None = None
+    tau: float = 0.0  # de-escalation that is in it
 
     @property
     def depth(self) -> int:
@@ -68,8 +69,9 @@ class Forecast:
 
     @property
     def critical_tau(self) -> float:
-        """The least tau at block_out that stops this growth: 1 - 1 / sqrt(gain)."""
-        return float(critical_tau(max(self.gain, 1e-12)))
+        """The least tau at block_out that stops this growth: 1 - 1 / sqrt(gain), beside what is there already."""
+        further = float(critical_tau(max(self.gain, 1e-12)))
+        return 1 - (1 - self.tau) * (1 - further)
 
     def to_dict(self) -> dict[str, Any]:
         curves = {name: getattr(self, name).tolist() for name in ("t_sim", "t_div", "t_cos")}
@@ -81,22 +83,34 @@ class Forecast:
             **curves,
             "assumed": self.assumed,
             "measured": self.measured,
+            "tau": self.tau,
             "band": None if self.band is None else self.band.tolist(),
             "gradient_growth": None if self.gradient_growth is None else self.gradient_growth.tolist(),
         }
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Forecast":
-        if data.get("format") != FORMAT or data.get("version") != VERSION:
-            raise UsageError(
-                f"forecast: the data must be a {FORMAT} of version {VERSION}; got {data.get('format')!r}, "
-                f"{data.get('version')!r}. Was it saved by Forecast.save?"
+        got = (data.get("format"), data.get("version")) if isinstance(data, dict) else (type(data).__name__, None)
+        if got != (FORMAT, VERSION):
+            raise RecordError(
+                f"Forecast: a record must be a {FORMAT} of version {VERSION}; got {got[0]!r}, {got[1]!r}. Was it saved "
+                "by Forecast.save?"
             )
+        missing = [f.name for f in fields(cls) if f.name not in data]
+        if missing:
+            raise RecordError(f"Forecast: a record must have all its fields; missing: {', '.join(missing)}.")
         names = ("t_sim", "t_div", "t_cos", "band", "gradient_growth")
         found: dict[str, Any] = {
             k: None if data[k] is None else torch.tensor(data[k], dtype=torch.float64) for k in names
         }
-        return cls(data["source"], data["n"], assumed=list(data["assumed"]), measured=data["measured"], **found)
+        return cls(
+            data["source"],
+            data["n"],
+            assumed=list(data["assumed"]),
+            measured=data["measured"],
+            tau=data["tau"],
+            **found,
+        )
 
     def save(self, path: str | Path) -> None:
         with whole_file(path) as part:
@@ -104,7 +118,11 @@ class Forecast:
 
     @classmethod
     def load(cls, path: str | Path) -> "Forecast":
-        return cls.from_dict(json.loads(Path(path).read_text()))
+        try:
+            data = json.loads(Path(path).read_text())
+        except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise RecordError(f"Forecast.load: {str(path)!r} must be JSON written by save(); {error}.") from None
+        return cls.from_dict(data)
 
     def __str__(self) -> str:
         from depthscope.reports.forecasts import forecast_text

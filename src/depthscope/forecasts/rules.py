@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from depthscope.errors import DepthscopeError, ForecastError
+from depthscope.forecasts.cuts import joined, law_of, no_rule, parts, picked, same, unbound
 from depthscope.forecasts.law import Law
 from depthscope.forecasts.mixing import attended
 from depthscope.forecasts.tensor import LawTensor, like, shapes
@@ -28,64 +28,6 @@ def follow(func: Any, args: tuple, kwargs: dict) -> Any:
     return rule(func, args, kwargs)
 
 
-def no_rule(name: str, args: tuple) -> DepthscopeError:
-    given = ", ".join(str(tuple(a.shape)) if isinstance(a, Tensor) else repr(a) for a in args)
-    return ForecastError(f"forecast: what {name}({given}) does to the law of tokens is not known.")
-
-
-def law_of(x: Any) -> Law:
-    """The law of a LawTensor as a Gaussian one with a mean."""
-    return x.law.settled() if isinstance(x.law, Units) else x.law
-
-
-# the same tokens in another shape
-
-
-def same(func: Any, args: tuple, kwargs: dict) -> Any:
-    return like(shapes(func, args, kwargs), args[0].law)
-
-
-def parts(func: Any, args: tuple, kwargs: dict) -> Any:
-    """chunk, split, unbind: q, k and v out of one product; the known part is cut likewise."""
-    out = shapes(func, args, kwargs)
-    return tuple(like(part, _part(args[0].law, i, len(out))) for i, part in enumerate(out))
-
-
-def picked(func: Any, args: tuple, kwargs: dict) -> Any:
-    """x[i]: a part; other slices and joins are channels in another order, as rotary positions take them."""
-    x, index = args[0], args[1]
-    out = shapes(func, args, kwargs)
-    if isinstance(index, int):
-        return like(out, _part(x.law, index % x.shape[0], x.shape[0]))
-    if index is None or (isinstance(index, tuple) and all(_is_all(i) for i in index)):
-        return like(out, x.law)
-    if isinstance(index, tuple) and index[0] is ... and len(index) == 3 and _is_all(index[2]):  # some of the tokens
-        n = x.shape[-2]
-        return like(out, law_of(x).mixed(torch.eye(n, dtype=torch.float64)[index[1]].unsqueeze(0)))
-    if x.ndim < 4 and not (isinstance(index, tuple) and index[0] is ...):
-        raise no_rule("__getitem__", args)
-    return like(out, Law.fresh(law_of(x).overlaps()))
-
-
-def _is_all(index: Any) -> bool:
-    return index is None or index is ... or (isinstance(index, slice) and index == slice(None))
-
-
-def joined(func: Any, args: tuple, kwargs: dict) -> Any:
-    whole = [x for x in args[0] if x.numel()]
-    out = shapes(func, args, kwargs)
-    along = kwargs.get("dim", args[1] if len(args) > 1 else 0)
-    if len(whole) == 2 and along % out.ndim == out.ndim - 2 and all(isinstance(x, LawTensor) for x in whole):
-        return like(out, Law.stacked(*map(law_of, whole)))
-    return like(out, whole[0].law if len(whole) == 1 else Law.fresh(law_of(whole[0]).overlaps()))
-
-
-def _part(law: Law | Units, index: int, count: int) -> Law | Units:
-    if isinstance(law, Units):
-        return law
-    return law.channelwise(lambda v: v.unflatten(-1, (count, -1))[..., index, :])
-
-
 # sums and products
 
 
@@ -100,12 +42,16 @@ def added(func: Any, args: tuple, kwargs: dict, sign: float = 1.0) -> Any:
         if len(mine.factors) == len(other.factors) == 1 and mine.factors[0][0] is other.factors[0][0]:
             return like(out, mine.plus(other, factor))
         return like(out, law_of(a).plus(law_of(b), factor))
-    x, y = (a, b) if isinstance(a, LawTensor) else (b, a)
-    if isinstance(y, Tensor) and y.numel() > 1:
-        if y.shape != x.shape[-1:]:
-            raise no_rule(func.__name__, args)
-        return like(out, law_of(x).shifted(factor * y.detach().double()))
-    return like(out, Units.of(x.law).then(lambda u: u + factor * float(y)))
+    if not isinstance(a, LawTensor):  # a + factor b is factor b + a
+        return added(func, (b if factor == 1 else like(b, b.law.times(factor)), a), {})
+    if isinstance(b, Tensor) and b.numel() > 1:
+        y = b.detach().double()
+        if y.numel() == y.shape[-1] == a.shape[-1]:
+            return like(out, law_of(a).shifted(factor * y.flatten()))
+        if a.ndim == 3 and y.shape[-2:] == a.shape[-2:]:  # positions, for example
+            return like(out, law_of(a).plus(Law.of_tokens(y.expand(a.shape)), factor))
+        raise no_rule(func.__name__, args)
+    return like(out, Units.of(a.law).then(lambda u: u + factor * float(b)))
 
 
 def subtracted(func: Any, args: tuple, kwargs: dict) -> Any:
@@ -121,15 +67,19 @@ def multiplied(func: Any, args: tuple, kwargs: dict) -> Any:
     if not isinstance(y, Tensor) or y.numel() == 1:
         return like(out, x.law.times(float(y.detach() if isinstance(y, Tensor) else y)))
     y = y.detach().double()
-    if y.shape == x.shape[-1:]:
-        return like(out, law_of(x).scaled(y))
-    return like(out, Law.fresh(float(y.square().mean()) * law_of(x).overlaps()))  # rotary positions: only sizes matter
+    if y.numel() == y.shape[-1] == x.shape[-1]:
+        return like(out, law_of(x).scaled(y.flatten()))
+    if y.ndim > 1 and y.shape[-1] == 1 and y.shape[-2] == x.shape[-2] and x.ndim == 3:  # a number for each token
+        return like(out, law_of(x).weighed(y.squeeze(-1).reshape(-1, y.shape[-2])))
+    if x.ndim == 4 and y.shape[-2:] == x.shape[-2:]:  # rotary positions: only sizes matter
+        return like(out, Law.fresh(float(y.square().mean()) * law_of(x).overlaps()))
+    raise no_rule(func.__name__, args)
 
 
 def divided(func: Any, args: tuple, kwargs: dict) -> Any:
     x, y = args[:2]
     if isinstance(x, LawTensor) and isinstance(y, Tensor) and not isinstance(y, LawTensor) and y.numel() > 1:
-        if y.shape[-1] != 1 or y.shape[-2] != x.shape[-2]:
+        if y.ndim < 2 or y.shape[-1] != 1 or y.shape[-2] != x.shape[-2]:
             raise no_rule(func.__name__, args)
         each = y.detach().double().squeeze(-1)
         return like(shapes(func, args, kwargs), law_of(x).weighed(1 / each.reshape(-1, each.shape[-1])))  # a token
@@ -179,32 +129,37 @@ def pointwise(f: Callable[..., Tensor]) -> Rule:
 # over channels and over tokens
 
 
-def normed(law: Law, weight: Tensor | None, bias: Tensor | None, *, centred: bool) -> Law:
+def normed(law: Law, weight: Tensor | None, bias: Tensor | None, *, centred: bool, eps: float = 0.0) -> Law:
     """Every token at root mean square 1, then weight and bias; centred: without its mean over channels before."""
     if centred:
         known = tuple((t, v - v.mean(-1, keepdim=True)) for t, v in law.known)
         law = Law(law.random, known, covariance=law.covariance)
     size = law.overlaps().diagonal(dim1=-2, dim2=-1)
     nothing = size < 1e-12 * size.amax(-1, keepdim=True)  # a norm leaves a token of zeros as it is
-    law = law.weighed(torch.where(nothing, 0.0, size.clamp(min=1e-300).rsqrt()))
+    law = law.weighed(torch.where(nothing, 0.0, (size + eps).clamp(min=1e-300).rsqrt()))
     law = law if weight is None or weight.is_meta else law.scaled(weight.detach().double())  # ones where not built
     return law if bias is None or bias.is_meta else law.shifted(bias.detach().double())
 
 
 def norm(func: Any, args: tuple, kwargs: dict) -> Any:
-    call = dict(zip(("input", "shape", "weight", "bias", "eps"), args, strict=False)) | kwargs
     centred = func.__name__ == "layer_norm"
+    names = ("input", "shape", "weight", "bias", "eps") if centred else ("input", "shape", "weight", "eps")
+    call = dict(zip(names, args, strict=False)) | kwargs
     bias = call.get("bias") if centred else None
-    return like(shapes(func, args, kwargs), normed(law_of(args[0]), call.get("weight"), bias, centred=centred))
+    eps = call.get("eps", 1e-5) if centred else call.get("eps") or torch.finfo(args[0].dtype).eps
+    law = normed(law_of(args[0]), call.get("weight"), bias, centred=centred, eps=eps)
+    return like(shapes(func, args, kwargs), law)
 
 
 def attention(func: Any, args: tuple, kwargs: dict) -> Any:
     call = sdpa_arguments(args, kwargs)
     q, k, v = call["query"], call["key"], call["value"]
-    n, d_h, heads = q.shape[-2], q.shape[-1], q.shape[-3]
+    if not all(isinstance(x, LawTensor) for x in (q, k, v)) or q.shape[-2] != k.shape[-2]:
+        raise no_rule("cross-attention", (q, k, v))
+    n, d_h, heads = q.shape[-2], q.shape[-1], q.shape[-3] if q.ndim == 4 else 1
     laws = [law_of(x) for x in (q, k, v)]
     wide = laws[2].channelwise(lambda vector: _for_heads(vector, heads, v.shape[-1]))
-    scale = call.get("scale") or d_h**-0.5
+    scale = d_h**-0.5 if call.get("scale") is None else call["scale"]
     out = attended(laws[0], laws[1], wide, _bias(call, n), scale=scale, d_h=d_h)
     return LawTensor(torch.Size((*q.shape[:-1], v.shape[-1])), q.dtype, out)
 
@@ -225,7 +180,10 @@ def _bias(call: dict[str, Any], n: int) -> Tensor:
     if mask.dtype == torch.bool:
         mask = torch.zeros(mask.shape, dtype=torch.float64).masked_fill(~mask, -torch.inf)
     mask = mask.detach().double()
-    return mask.mean(1) if mask.ndim == 4 else mask.reshape(-1, n, n)
+    mask = mask.mean(1) if mask.ndim == 4 else mask.reshape(-1, n, n)
+    mask = mask.masked_fill(mask < -1e4, -torch.inf)  # the smallest number of a dtype is meant so too
+    blind = mask.isneginf().all(-1, keepdim=True)  # padding that sees nothing is let see itself; it counts for nothing
+    return torch.where(blind & torch.eye(n, dtype=torch.bool), 0.0, mask)
 
 
 def mean_token(func: Any, args: tuple, kwargs: dict) -> Any:
@@ -251,7 +209,8 @@ SHAPES = """view reshape transpose permute contiguous to unsqueeze squeeze flatt
 type_as type clone detach expand expand_as movedim dropout repeat_interleave view_as swapaxes t"""
 RULES: dict[str, Rule] = {
     **dict.fromkeys(SHAPES.split(), same),
-    **dict.fromkeys(("chunk", "split", "unbind", "tensor_split"), parts),
+    **dict.fromkeys(("chunk", "split", "tensor_split"), parts),
+    "unbind": unbound,
     **dict.fromkeys(("__getitem__", "select"), picked),
     **dict.fromkeys(("cat", "concat"), joined),
     **dict.fromkeys(("add", "add_", "__add__", "__radd__", "__iadd__"), added),

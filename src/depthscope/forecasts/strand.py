@@ -19,25 +19,35 @@ class Strand:
     """Z M^T for a source Z, M (c, channels of Z); M None: Z as it is.
 
     followed: matrices act on M, because blocks that share their weights meet it again. Otherwise every matrix is a
-    stranger to Z, and what it makes of Z is a source of its own.
+    stranger to Z, and what it makes of Z is a source of its own, of which the energy of each channel is kept:
+    profile (c,), of mean 1; None: all alike. So queries, keys and values that come out of one product keep their own.
     """
 
     source: Source
     followed: bool = False
     M: Tensor | None = None
+    profile: Tensor | None = None
 
     def through(self, W: Tensor) -> "Strand":
         """The channels times W (out, c)."""
         return Strand(self.source, self.followed, W if self.M is None else W @ self.M)
 
-    def channelwise(self, f: Callable[[Tensor], Tensor]) -> "Strand":
-        """f on vectors (..., c), as for the known part."""
-        return self if self.M is None else Strand(self.source, self.followed, f(self.M.T).T)
+    def channelwise(self, f: Callable[[Tensor], Tensor]) -> tuple["Strand", float]:
+        """f on vectors (..., c), as for the known part; and the factor that comes with it."""
+        if self.M is not None:
+            return Strand(self.source, self.followed, f(self.M.T).T), 1.0
+        return (self, 1.0) if self.profile is None else self._with(f(self.profile))
 
-    def scaled(self, weight: Tensor) -> "Strand":
-        """Every channel times its own number, weight (c,)."""
-        M = torch.diag(weight) if self.M is None else weight.unsqueeze(-1) * self.M
-        return Strand(self.source, self.followed, M)
+    def scaled(self, weight: Tensor) -> tuple["Strand", float]:
+        """Every channel times its own number, weight (c,); and the factor that comes with it."""
+        if self.followed:
+            M = torch.diag(weight) if self.M is None else weight.unsqueeze(-1) * self.M
+            return Strand(self.source, self.followed, M), 1.0
+        return self._with(weight.square() if self.profile is None else weight.square() * self.profile)
+
+    def _with(self, energies: Tensor) -> tuple["Strand", float]:
+        mean = max(float(energies.mean()), 1e-300)
+        return Strand(self.source, profile=energies / mean), mean**0.5
 
     def overlap(self, other: "Strand") -> float:
         """What two strands of one source share, per channel: tr(M_1 M_2^T) / c; 1 for Z itself."""
@@ -45,6 +55,18 @@ class Strand:
             M = self.M if other.M is None else other.M
             return 1.0 if M is None else float(M.diagonal().sum()) / len(M)
         return float((self.M * other.M).sum()) / len(self.M)
+
+
+def profile_of(random: dict[Strand, Tensor]) -> Tensor | None:
+    """The energy of each channel of a sum of strands, mean 1, (c,); None where all are alike."""
+    found = [(s.profile, float(((T @ s.source.K) * T).sum())) for s, T in random.items() if s.profile is not None]
+    if not found:
+        return None
+    whole = sum(float(((T @ s.source.K) * T).sum()) for s, T in random.items())
+    if whole <= 0:
+        return None
+    named = sum(energy for _, energy in found)
+    return sum(profile * energy for profile, energy in found) / whole + (whole - named) / whole  # type: ignore[return-value]
 
 
 def between_channels(random: dict[Strand, Tensor], c: int) -> Tensor:

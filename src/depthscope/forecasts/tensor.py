@@ -26,6 +26,7 @@ class LawTensor(Tensor):
     """Shape, dtype and device of a tensor, and a law in the place of its values."""
 
     law: Law | Units
+    groups: tuple[int, ...] | None = None  # how channels were first cut in two, (heads, 3) or (3, heads)
     form: "Shape"  # read by name it costs nothing, where .shape of a tensor subclass is a function call
 
     @staticmethod

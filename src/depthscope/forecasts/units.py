@@ -79,7 +79,9 @@ class Units:
         ones = torch.ones(overlaps.shape[:2], dtype=overlaps.dtype)
         units = Law.fresh(overlaps - common, ((ones, mean),))
         if base.followed and len(self.factors) == 1:  # what is linear in X stays with its strands
-            linear = Law(base.random).scaled((a[..., 1] / typical).mean(0))
+            sure = typical.clamp(min=1e-8)  # a slope over less would be a quotient of rounding errors
+            slopes = hermite_coefficients(f, sure.expand_as(offsets), offsets)[..., 1] / sure
+            linear = Law(base.random).scaled(slopes.mean(0))
             rest = overlaps - common - moments[0][..., 1].mean(-1)[:, None, None] * correlations[0]
             units = Law(linear.random | Law.fresh(rest, followed=True).random, units.known)
         return units if sizes.ndim == 1 else units.weighed(sizes)

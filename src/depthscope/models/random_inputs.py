@@ -7,6 +7,8 @@ from torch import Tensor, nn
 
 from depthscope.errors import UsageError
 
+OFFSET = 2  # RoBERTa and its kin count positions from 2
+
 
 def random_inputs(model: nn.Module, n: int = 64, batch: int = 4, seed: int = 0) -> Tensor:
     """A batch for models of Hugging Face (by their config), and for stacks that read embedded tokens (batch, n, d).
@@ -17,8 +19,10 @@ def random_inputs(model: nn.Module, n: int = 64, batch: int = 4, seed: int = 0) 
     config: Any = getattr(model, "config", None)
     side = getattr(config, "image_size", None)
     if getattr(config, "vocab_size", None):
-        longest = getattr(config, "max_position_embeddings", None) or n
-        return torch.randint(0, config.vocab_size, (batch, min(n, longest)), generator=chance)
+        longest = getattr(config, "max_position_embeddings", None) or n + OFFSET
+        return torch.randint(0, config.vocab_size, (batch, max(1, min(n, longest - OFFSET))), generator=chance)
+    if hasattr(model, "channels") and hasattr(model, "side"):  # ds.models.vit
+        return torch.randn(batch, model.channels, model.side, model.side, generator=chance)  # type: ignore[call-overload]
     if side:
         height, width = (side, side) if isinstance(side, int) else side
         return torch.randn(batch, getattr(config, "num_channels", 3), height, width, generator=chance)

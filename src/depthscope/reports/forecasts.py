@@ -150,6 +150,6 @@ def _maps(axes: Any, forecast: Forecast, numbers: dict[str, Any]) -> None:
     """Where this design lies among others."""
     own = {"s_A": numbers["s_A"] * numbers["alpha"] ** 2, "alpha": 1.0}
     rest = {name: value for name, value in numbers.items() if name not in ("tau", *own)}
-    here = (own["s_A"], numbers.get("tau", 0.0), float(forecast.t_sim[-1]))
-    draw_phases(axes[0], depth=min(forecast.depth, 200), n=forecast.n, measured=[here], **rest)
-    draw_depths(axes[1], s_A=numbers["s_A"], **rest)
+    here = (own["s_A"], numbers.get("tau", 0.0), float(forecast.t_sim[min(forecast.depth, 200)]))
+    draw_phases(axes[0], depth=min(forecast.depth, 200), n=forecast.n, points=[here], **rest)
+    draw_depths(axes[1], s_A=numbers["s_A"], tau=numbers.get("tau", 0.0), **rest)

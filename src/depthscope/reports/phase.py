@@ -25,29 +25,30 @@ def collapse_depths(ns: Tensor, alphas: Tensor, *, most: int, threshold: float =
     return torch.tensor(rows, dtype=torch.float64)
 
 
-def draw_phases(ax: Any, *, depth: int, n: int, measured: Any = (), **numbers: Any) -> None:
-    """measured: (gain, tau, t_sim) of models that were run, drawn as points in the colour of their own t_sim."""
+def draw_phases(ax: Any, *, depth: int, n: int, points: Any = (), **numbers: Any) -> None:
+    """points: (gain, tau, t_sim) of models, drawn in the colour of their own t_sim. The line is that of post-norm."""
     gains, taus = torch.linspace(0.02, 4, 48, dtype=torch.float64), torch.linspace(0, 1, 48, dtype=torch.float64)
     shown = phases(gains, taus, depth=depth, n=n, **numbers)
     mesh = ax.pcolormesh(gains.numpy(), taus.numpy(), shown.numpy(), cmap="RdYlBu_r", vmin=0, vmax=1, shading="nearest")
-    ax.plot(gains, critical_tau(1 + gains), color="k", lw=1.2, label="critical tau, 1 - 1/sqrt(1 + gain)")
-    for gain, tau, t_sim in measured:
+    if numbers.get("wiring", "post_norm") == "post_norm":
+        ax.plot(gains, critical_tau(1 + gains), color="k", lw=1.2, label="critical tau, 1 - 1/sqrt(1 + gain)")
+        ax.legend(fontsize=7, loc="lower right")
+    for gain, tau, t_sim in points:
         ax.scatter([gain], [tau], c=[t_sim], cmap="RdYlBu_r", vmin=0, vmax=1, edgecolors="k", linewidths=0.8, s=42)
     ax.set(
         title=f"t_sim after {depth} blocks, n {n}", xlabel="gain of attention, alpha² s_A", ylabel="tau at block_out"
     )
-    ax.legend(fontsize=7, loc="lower right")
     ax.figure.colorbar(mesh, ax=ax, label="t_sim; circles: models")
 
 
-def draw_depths(ax: Any, *, most: int = 100, measured: Any = (), **numbers: Any) -> None:
-    """measured: (n, alpha, block at which t_sim passed 0.99), written beside their points."""
+def draw_depths(ax: Any, *, most: int = 100, points: Any = (), **numbers: Any) -> None:
+    """points: (n, alpha, block at which t_sim passed 0.99), written beside their points."""
     ns, alphas = 2 ** torch.arange(2, 11), torch.logspace(-1, 0.5, 25, dtype=torch.float64)
     depths = collapse_depths(ns, alphas, most=most, **numbers)
     mesh = ax.pcolormesh(
         ns.numpy(), alphas.numpy(), depths.clamp(max=most).numpy(), cmap="viridis", shading="nearest", vmin=0, vmax=most
     )
-    for n, alpha, block in measured:
+    for n, alpha, block in points:
         ax.scatter([n], [alpha], color="w", edgecolors="k", s=24)
         ax.annotate(f"{block:.0f}", (n, alpha), xytext=(4, 4), textcoords="offset points", color="w", fontsize=7)
     ax.set(xscale="log", yscale="log", title="blocks until t_sim passes 0.99", xlabel="tokens n", ylabel="alpha")

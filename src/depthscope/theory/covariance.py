@@ -52,23 +52,3 @@ def uniform_attention(n: int, causal: bool) -> Tensor:
     if not causal:
         return torch.full((n, n), 1 / n, dtype=torch.float64)
     return torch.ones(n, n, dtype=torch.float64).tril() / torch.arange(1, n + 1, dtype=torch.float64).unsqueeze(-1)
-
-
-def attended(R: Tensor, P: Tensor, focus: Tensor | float = 0.0) -> Tensor:
-    """P R P^T + focus D 1: values of tokens of covariance R, mixed by P whose rows also fluctuate.
-
-    focus (...): sum_s P_ts^2 beyond that of P (its inverse participation ratio, theory/participation.py), on the
-    centred energy D of R.
-    """
-    _, D = parts(R)
-    return P @ R @ P.mT + torch.eye(R.shape[-1], dtype=R.dtype) * (focus * D)[..., None, None]
-
-
-def hidden(R: Tensor, offset: Tensor, curve: Tensor) -> Tensor:
-    """c_0 + (1 - c_0 - c_2) R + c_2 R^2, entry by entry: the kernel of a feed-forward network to second order.
-
-    R correlations, offset = c_0 and curve = c_2 (...) -> (..., n, n), 1 on the diagonal. ReLU is near c_0 = c_2 = 0.32,
-    GELU has c_2 near 2 c_0, gated units have no offset.
-    """
-    c_0, c_2 = offset[..., None, None], curve[..., None, None]
-    return c_0 + (1 - c_0 - c_2) * R + c_2 * R**2

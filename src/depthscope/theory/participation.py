@@ -5,9 +5,11 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from depthscope.errors import UsageError
 from depthscope.theory._numbers import Number, Result, as_tensors, checked, plain
 from depthscope.theory.kernels import gauss_hermite
 
+LARGEST = 16.0  # variance of scores; tables end there, and take more for this
 FAR = 8.0  # standard deviations of a score that count
 LAMBDA = torch.linspace(-16.0, 10.0, 120, dtype=torch.float64)  # of log(n lambda); the rule converges geometrically
 
@@ -18,10 +20,16 @@ def participation(n: Number, variance: Number) -> Result:
     Y_2 = n int_0^inf l E[e^{2s} e^{-l e^s}] E[e^{-l e^s}]^{n-1} dl,    from 1 / Z^2 = int_0^inf l e^{-l Z} dl
 
     n, variance (...) -> (...), in [1/n, 1]: 1/n when attention is uniform, e^variance / n for small variances and many
-    tokens, 1 when it looks at one token. Exact for independent scores of a variance up to about 10. It is the Y_2 of
-    Giorlandino & Goldt 2025 (2505.24333), whose limit of infinitely many tokens has a transition; n tokens have none.
+    tokens, 1 when it looks at one token. For independent scores of a variance up to 16, within 1 %; beyond it the
+    integral is refused. It is the Y_2 of Giorlandino & Goldt 2025 (2505.24333), whose limit of infinitely many tokens
+    has a transition; n tokens have none.
     """
     n, variance = checked("participation", n=n, variance=variance)
+    if bool((torch.as_tensor(variance) > LARGEST).any()):
+        raise UsageError(
+            f"participation: variance must be at most {LARGEST:g}, up to which the integral is right; got "
+            f"{float(torch.as_tensor(variance).max()):g}. Beyond it attention looks at few tokens: Y_2 goes to 1."
+        )
     m, v = as_tensors(n, variance)
     rows = [_participation(*part) for part in zip(m.flatten().split(256), v.flatten().split(256), strict=True)]
     low = torch.minimum(1 / m, torch.ones_like(m))

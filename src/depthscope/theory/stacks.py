@@ -6,7 +6,7 @@ in models/.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import torch
@@ -85,9 +85,24 @@ def overlaps_by_depth(
     *, depth: int, n: int, t_sim: float | None = None, q: float = 1.0, **numbers: Any
 ) -> list[Overlaps]:
     """The two numbers themselves, depth + 1 states with q, p, rho, t_sim(n) and t_div(n); arguments as above."""
+    blocks = _blocks(n, numbers)
     checked("similarity_by_depth", q=q)
     start = 1 / n if t_sim is None else checked("similarity_by_depth", t_sim=t_sim)[0]
-    return _states(tokens_alike(start, n, q), depth, Blocks(n=n, **numbers))
+    if math.isnan(start):
+        raise UsageError("similarity_by_depth: t_sim must be a number in [0, 1]; got NaN. Leave it out for 1/n.")
+    return _states(tokens_alike(start, n, q), depth, blocks)
+
+
+def _blocks(n: int, numbers: dict[str, Any]) -> "Blocks":
+    known = [field.name for field in fields(Blocks)]
+    for name, value in numbers.items():
+        if name not in known:
+            raise UnknownNameError("similarity_by_depth: " + unknown("number", name, known))
+        if isinstance(value, Tensor) and value.ndim:
+            raise UsageError(f"similarity_by_depth: {name} must be one number; got a tensor of {tuple(value.shape)}.")
+    if n != int(n):
+        raise UsageError(f"similarity_by_depth: n must be a whole number of tokens; got {n}.")
+    return Blocks(n=int(n), **numbers)
 
 
 def covariances_by_depth(S: Tensor, *, depth: int, causal: bool = False, **numbers: Any) -> list[Tensor]:
@@ -98,7 +113,7 @@ def covariances_by_depth(S: Tensor, *, depth: int, causal: bool = False, **numbe
     """
     if S.ndim != 2 or S.shape[0] != S.shape[1]:
         raise UsageError(f"covariances_by_depth: S must be (n, n), overlaps of tokens; got {tuple(S.shape)}.")
-    states = _states(Tokens(S.double(), causal), depth, Blocks(n=len(S), **numbers))
+    states = _states(Tokens(S.double(), causal), depth, _blocks(len(S), numbers))
     return [x.S for x in states]
 
 

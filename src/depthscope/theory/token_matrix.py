@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from depthscope.theory import two_numbers
-from depthscope.theory.covariance import less_mean, parts, uniform_attention
+from depthscope.theory.covariance import less_mean, uniform_attention
 from depthscope.theory.kernels import deviations
 from depthscope.theory.participation import participation_by_table
 
@@ -24,10 +24,6 @@ class Tokens:
 
     S: Tensor
     causal: bool = False
-
-    def t_sim(self) -> float:
-        common, centred = parts(self.S)
-        return float(common / (common + centred))
 
     def of(self, S: Tensor) -> "Tokens":
         return Tokens(S, self.causal)
@@ -58,8 +54,8 @@ def fluctuations(variance: Tensor, D: Tensor, S_q: Tensor, m: Tensor) -> Tensor:
     gain = ((participation_by_table(m.expand_as(variance), variance) - 1 / m) * D).clamp(min=0)
     _, cosine = deviations(S_q)
     variance = variance.clamp(min=1e-9)
-    v, whole = (torch.minimum(x.unsqueeze(-1), x.unsqueeze(-2)) for x in (variance, torch.expm1(variance)))
-    alike = torch.expm1(v * cosine) / whole
+    v = torch.minimum(variance.unsqueeze(-1), variance.unsqueeze(-2))
+    alike = ((v * (cosine - 1)).exp() - (-v).exp()) / -torch.expm1(-v)  # in this form nothing overflows
     few, many = m.unsqueeze(-1), m.unsqueeze(-2)
     one, other = gain.unsqueeze(-1), gain.unsqueeze(-2)
     least = torch.where(few == many, (one * other).sqrt(), torch.where(few < many, one, other))

@@ -2,7 +2,8 @@
 
 It is the form of token_matrix.py in which all tokens are alike (no mask, no positions): there the n x n overlaps are
 p + D on the diagonal and p elsewhere, and stay so; the maps are the same by name. Random weights with mean zero make
-the sums below exact for wide blocks. After Noci et al. 2022 (2206.03126) and Giorlandino & Goldt 2025 (2505.24333).
+the sums below exact for wide blocks; how far two queries fluctuate together is approximate, good for scores of a
+variance up to 1. After Noci et al. 2022 (2206.03126) and Giorlandino & Goldt 2025 (2505.24333).
 """
 
 import math
@@ -12,10 +13,9 @@ from typing import NamedTuple
 import torch
 
 from depthscope.theory.kernels import activation_of, hermite_coefficients
-from depthscope.theory.participation import participation
+from depthscope.theory.participation import LARGEST, participation
 
 ROOTS = 40  # steps of the table of participation for one unit of sqrt(variance)
-LARGEST_VARIANCE = 16.0  # of scores, where the table ends
 
 
 class Overlaps(NamedTuple):
@@ -163,5 +163,5 @@ def _participation(n: int, variance: float) -> float:
 
 @lru_cache
 def _participations(n: int) -> list[float]:
-    roots = torch.arange(int(ROOTS * LARGEST_VARIANCE**0.5) + 1, dtype=torch.float64) / ROOTS
+    roots = torch.arange(int(ROOTS * LARGEST**0.5) + 1, dtype=torch.float64) / ROOTS
     return participation(torch.full_like(roots, n), roots**2).log().tolist()

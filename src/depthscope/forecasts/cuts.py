@@ -1,0 +1,104 @@
+"""The same tokens in another shape: views, cuts and joins of channels, as fused products and rotary positions need."""
+
+import itertools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from depthscope.errors import DepthscopeError, ForecastError
+from depthscope.forecasts.law import Law
+from depthscope.forecasts.tensor import LawTensor, like, shapes
+from depthscope.forecasts.units import Units
+
+
+def no_rule(name: str, args: tuple) -> DepthscopeError:
+    given = ", ".join(str(tuple(a.shape)) if isinstance(a, Tensor) else repr(a) for a in args)
+    return ForecastError(f"forecast: what {name}({given}) does to the law of tokens is not known.")
+
+
+def law_of(x: Any) -> Law:
+    """The law of a LawTensor as a Gaussian one with a mean."""
+    return x.law.settled() if isinstance(x.law, Units) else x.law
+
+
+def same(func: Any, args: tuple, kwargs: dict) -> Any:
+    x, out = args[0], shapes(func, args, kwargs)
+    made = like(out, x.law)
+    if isinstance(made, LawTensor):
+        made.groups = out.shape[-3:-1] if x.ndim == 3 and out.ndim == 5 else x.groups  # (B, n, c) -> (B, n, a, b, c')
+    return made
+
+
+def parts(func: Any, args: tuple, kwargs: dict) -> Any:
+    """chunk, split: q, k and v out of one product, cut along channels."""
+    x, out = args[0], shapes(func, args, kwargs)
+    along = kwargs.get("dim", args[2] if len(args) > 2 else 0)
+    if along % x.ndim != x.ndim - 1 or x.ndim not in (3, 4):
+        raise no_rule(func.__name__, args)
+    ends = list(itertools.accumulate((part.shape[-1] for part in out), initial=0))
+    return tuple(
+        like(part, _slice(x, slice(first, last))) for part, first, last in zip(out, ends[:-1], ends[1:], strict=True)
+    )
+
+
+def _slice(x: LawTensor, cut: slice) -> Law:
+    """Some channels of every head, or of all channels where heads are not apart yet."""
+    wide = x.shape[-1]
+    return law_of(x).channelwise(lambda v: v.unflatten(-1, (-1, wide))[..., cut].flatten(-2))
+
+
+def unbound(func: Any, args: tuple, kwargs: dict) -> Any:
+    """q, k, v along the first axis of (3, B, h, n, d_h) or the like."""
+    x, along = args[0], kwargs.get("dim", args[1] if len(args) > 1 else 0)
+    if along % x.ndim:
+        raise no_rule(func.__name__, args)
+    out = shapes(func, args, kwargs)
+    return tuple(like(part, _group(x, i)) for i, part in enumerate(out))
+
+
+def _group(x: LawTensor, index: int) -> Law:
+    """One of the groups along the first axis: channels that lie together, or one of each head's."""
+    count = x.shape[0]
+    if x.ndim < 4:
+        raise no_rule("__getitem__", (x, index))
+    heads, each = x.groups or (count, 0)
+    if heads != count and each == count:
+        return law_of(x).channelwise(lambda v: v.unflatten(-1, (heads, count, -1))[..., index, :].flatten(-2))
+    return law_of(x).channelwise(lambda v: v.unflatten(-1, (count, -1))[..., index, :])
+
+
+def picked(func: Any, args: tuple, kwargs: dict) -> Any:
+    """x[i]: one of q, k, v; x[..., a:b]: some channels, as rotary positions take them."""
+    x, index = args[0], args[1]
+    out = shapes(func, args, kwargs)
+    if isinstance(index, int):
+        return like(out, _group(x, index % x.shape[0]))
+    if index is None or (isinstance(index, tuple) and all(_is_all(i) for i in index)):
+        return like(out, x.law)
+    if isinstance(index, tuple) and index[0] is ... and len(index) == 3 and _is_all(index[2]):  # some of the tokens
+        n = x.shape[-2]
+        return like(out, law_of(x).mixed(torch.eye(n, dtype=torch.float64)[index[1]].unsqueeze(0)))
+    if isinstance(index, tuple) and index[0] is ... and len(index) == 2 and isinstance(index[1], slice):
+        return like(out, _slice(x, index[1]))
+    raise no_rule("__getitem__", args)
+
+
+def _is_all(index: Any) -> bool:
+    return index is None or index is ... or (isinstance(index, slice) and index == slice(None))
+
+
+def joined(func: Any, args: tuple, kwargs: dict) -> Any:
+    whole = [x for x in args[0] if x.numel()]
+    out = shapes(func, args, kwargs)
+    along = kwargs.get("dim", args[1] if len(args) > 1 else 0)
+    if not all(isinstance(x, LawTensor) for x in whole):
+        raise no_rule(func.__name__, tuple(whole))
+    if len(whole) == 1:
+        return like(out, whole[0].law)
+    if len(whole) == 2 and along % out.ndim == out.ndim - 2:
+        return like(out, Law.stacked(*map(law_of, whole)))
+    if along % out.ndim != out.ndim - 1:
+        raise no_rule(func.__name__, tuple(whole))
+    share = [x.shape[-1] / out.shape[-1] for x in whole]  # channels of several, as halves that rotary positions turn
+    return like(out, Law.fresh(sum(w * law_of(x).overlaps() for w, x in zip(share, whole, strict=True))))
