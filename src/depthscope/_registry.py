@@ -13,7 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 Kind = Literal["state", "step", "attention"]
 
 TABLES: dict[str, dict[str, Any]] = {
-    name: {} for name in ("metric", "remedy", "preset", "wiring", "attention", "activation", "weight law")
+    name: {} for name in ("metric", "remedy", "preset", "wiring", "attention", "activation", "weight law", "task")
 }
 
 

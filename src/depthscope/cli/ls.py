@@ -13,16 +13,23 @@ class Shelf(StrEnum):
     remedies = "remedies"
     models = "models"
     experiments = "experiments"
+    tasks = "tasks"
 
 
 def command(shelf: Annotated[Shelf, typer.Argument(help="What to list.")]) -> None:
-    """List the metrics, remedies, models (presets and the parts of reference models) or experiments, one line each."""
+    """List the metrics, remedies, models (presets and the parts of reference models), experiments or tasks."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     grid = Table(box=None, pad_edge=False, show_header=True, header_style="bold")
-    shelves = {"metrics": metrics, "remedies": remedies, "models": models, "experiments": experiments}
+    shelves = {
+        "metrics": metrics,
+        "remedies": remedies,
+        "models": models,
+        "experiments": experiments,
+        "tasks": tasks,
+    }
     names, rows = shelves[shelf.value]()
     for name in names:
         grid.add_column(name, no_wrap=name == names[0])
@@ -87,6 +94,13 @@ def experiments() -> tuple[list[str], list[list[str]]]:
     from depthscope.experiments._run import shelf
 
     return ["experiment", "what it shows"], [list(row) for row in shelf()]
+
+
+def tasks() -> tuple[list[str], list[list[str]]]:
+    from depthscope._registry import TABLES
+    from depthscope.training.tasks import names
+
+    return ["task", "what it is"], [[name, _first_line(TABLES["task"][name])] for name in names()]
 
 
 def _pairs(settings: dict[str, Any]) -> str:
