@@ -22,6 +22,7 @@ bench: .venv/test
 	$(BIN)/python benchmarks/reproduce.py
 	$(BIN)/python benchmarks/remedies.py
 	$(BIN)/python benchmarks/forecast.py
+	$(BIN)/python benchmarks/training.py
 
 docs: .venv/demo
 	$(BIN)/python -m depthscope.notation > docs/notation.md
@@ -35,7 +36,7 @@ docs: .venv/demo
 	touch $@
 
 .venv/test: .venv/demo
-	$(PIP) --editable ".[hf,plot,dev]"
+	$(PIP) --editable ".[hf,plot,train,dev]"
 	touch $@
 
 clean:

@@ -13,13 +13,14 @@ MAY_IMPORT = {
     "metrics": BASE,
     "theory": BASE,
     "models": BASE,
-    "experiments": f"metrics theory models traces scans forecasts remedies reports notation {BASE}",
+    "experiments": f"metrics theory models traces scans forecasts remedies training reports notation {BASE}",
     "traces": BASE,
     "scans": f"traces metrics reports forecasts {BASE}",  # reports and forecasts only inside functions
     "remedies": f"traces metrics {BASE}",
     "forecasts": f"theory models traces scans remedies reports {BASE}",  # reports only inside __str__
-    "reports": f"scans forecasts theory {BASE}",
-    "cli": f"metrics models traces scans forecasts remedies reports experiments {BASE}",
+    "training": f"metrics theory models traces scans remedies reports {BASE}",
+    "reports": f"scans forecasts training theory {BASE}",
+    "cli": f"metrics models traces scans forecasts remedies reports experiments training {BASE}",
 }
 
 

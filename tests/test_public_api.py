@@ -10,7 +10,10 @@ METRICS = (
 
 def test_public_names() -> None:
     assert sorted(ds.__all__) == sorted(
-        "scan forecast advise fix_ reproduce report Scan Forecast metrics theory models remedies experiments errors".split()
+        (
+            "scan forecast advise fix_ compare reproduce report Scan Forecast Comparison "
+            "metrics theory models remedies experiments errors"
+        ).split()
     )
     assert all(hasattr(ds, name) for name in ds.__all__)
 

@@ -1,6 +1,6 @@
 """depthscope shows where a Transformer stops gaining from depth, and why."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from depthscope import errors, experiments, metrics, models, remedies, theory
 from depthscope.experiments import reproduce
@@ -12,7 +12,10 @@ from depthscope.scans.record import Scan
 from depthscope.scans.scan import scan
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from depthscope.training.comparison import Comparison
 
 __version__ = "0.1.0"
 
@@ -24,15 +27,34 @@ def report(*scans: Scan, to: "str | Path" = "report.html") -> "Path":
     return write(*scans, to=to)
 
 
+def compare(
+    task: str = "digits", arms: "str | Sequence[str]" = "post_norm,pre_norm,de_escalate", **choices: Any
+) -> "Comparison":
+    """Train every arm with every seed under one budget; see depthscope.training.compare for all choices."""
+    from depthscope.training.compare import compare as run
+
+    return run(task, arms, **choices)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Comparison":
+        from depthscope.training.comparison import Comparison
+
+        return Comparison
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = [
     "scan",
     "forecast",
     "advise",
     "fix_",
+    "compare",
     "reproduce",
     "report",
     "Scan",
     "Forecast",
+    "Comparison",
     "metrics",
     "theory",
     "models",

@@ -53,6 +53,10 @@ class RecordError(DepthscopeError, ValueError):
     """A saved record cannot be read."""
 
 
+class CheckpointError(DepthscopeError, RuntimeError):
+    """A training checkpoint cannot be written, read, or does not belong to the run."""
+
+
 class MissingExtraError(DepthscopeError, ImportError):
     """An optional dependency is not installed."""
 

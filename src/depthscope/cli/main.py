@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from depthscope.cli import doctor, forecast, ls, reproduce, scan
+from depthscope.cli import compare, doctor, forecast, ls, reproduce, scan, train
 from depthscope.errors import DepthscopeError
 
 app = typer.Typer(
@@ -18,6 +18,8 @@ app.command("scan")(scan.command)
 app.command("doctor")(doctor.command)
 app.command("forecast")(forecast.command)
 app.command("reproduce")(reproduce.command)
+app.command("compare")(compare.command)
+app.command("train")(train.command)
 app.command("ls")(ls.command)
 
 

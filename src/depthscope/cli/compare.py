@@ -1,0 +1,156 @@
+"""depthscope compare: train arms side by side under one budget, and say which differences are real."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from depthscope._files import check_writable, whole_file
+from depthscope.cli.reproduce import parsed
+from depthscope.errors import UsageError
+
+
+def command(
+    task: Annotated[str, typer.Argument(help="The task: digits, cifar10 or images (depthscope ls tasks).")] = "digits",
+    arms: Annotated[
+        str,
+        typer.Option(
+            help="Wirings and remedies, with settings (de_escalate:tau=0.5,at=ffn_in), together (pre_norm+qk_norm), "
+            "or with a rate of their own (post_norm@1e-4)."
+        ),
+    ] = "post_norm,pre_norm,de_escalate",
+    seeds: Annotated[int, typer.Option(help="Seeds of weights and data order, the same for all arms.")] = 3,
+    data: Annotated[str | None, typer.Option(help="Where the images are: a file, a folder or a hub id.")] = None,
+    depth: Annotated[int, typer.Option(help="Blocks.")] = 24,
+    width: Annotated[int, typer.Option("--width", "--d", help="Width d.")] = 32,
+    heads: Annotated[int, typer.Option("--heads", "--h", help="Attention heads.")] = 4,
+    ffn: Annotated[int, typer.Option("--ffn", "--q", help="Width of the feed-forward networks.")] = 64,
+    epochs: Annotated[int, typer.Option(help="Times that all training images are seen.")] = 6,
+    batch: Annotated[int, typer.Option(help="Images of a step.")] = 64,
+    lr: Annotated[float, typer.Option(help="Learning rate of arms without one of their own.")] = 1e-3,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Another setting of recipe, model or task: --set clip=1 --set weights=xavier."),
+    ] = None,
+    search: Annotated[int, typer.Option(help="Learning-rate trials for each arm, on the validation split.")] = 0,
+    caveat: Annotated[bool, typer.Option(help="Add post_norm at a third of the rate where it is an arm.")] = True,
+    processes: Annotated[int | None, typer.Option(help="Jobs side by side; else one for each core.")] = None,
+    folder: Annotated[
+        str | None, typer.Option(help="Runs are kept here and not done again. Else out/compare/TASK.")
+    ] = None,
+    storage: Annotated[
+        str | None, typer.Option(help="URL of a database that machines share for --search; else a file in the folder.")
+    ] = None,
+    out: Annotated[str | None, typer.Option(help="Write the curves here: .png, .svg or .pdf.")] = None,
+    as_json: Annotated[
+        str | None, typer.Option("--json", help="Write the record to this file; - writes it to stdout, alone.")
+    ] = None,
+) -> None:
+    """Train every arm with every seed under one budget and compare them. Exit code 1 when no run of an arm was done.
+
+    Example: depthscope compare digits --depth 24 --out curves.png
+    The same command on several machines with a shared --folder shares the work.
+    """
+    check_places(out, as_json)
+    from depthscope.training.compare import compare
+
+    choices: dict[str, Any] = {
+        "depth": depth,
+        "d": width,
+        "h": heads,
+        "q": ffn,
+        "epochs": epochs,
+        "batch": batch,
+        "lr": lr,
+    }
+    choices |= ({} if data is None else {"data": data}) | checked(parsed(settings or []))
+    shared: dict[str, Any] = {
+        "processes": processes,
+        "folder": folder or str(Path("out", "compare", task)),
+        "storage": storage,
+    }
+    try:
+        with progress(f"compare {task}") as watch:
+            result = compare(task, arms, seeds=seeds, search=search, caveat=caveat, watch=watch, **shared, **choices)
+    except KeyboardInterrupt:
+        typer.echo(f"stopped; the same command goes on where it was ({shared['folder']}).", err=True)
+        raise typer.Exit(130) from None
+    show(result, as_json)
+    if out:
+        from depthscope.reports.training_curves import picture
+
+        typer.echo(f"wrote {picture(result, out)}", err=True)
+    if not all(lane.done for lane in result.lanes):
+        raise typer.Exit(1)
+
+
+def checked(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of --set, none of which may be an option of the command."""
+    import inspect
+
+    from depthscope.training.compare import compare
+
+    for name in settings:
+        if name != "choices" and name in inspect.signature(compare).parameters:
+            raise UsageError(
+                f"--set: must name a setting of recipe, model or task; got {name!r}, which is none of them. "
+                "Look for its own option: depthscope compare --help."
+            )
+    return settings
+
+
+def check_places(out: str | None, as_json: str | None) -> None:
+    """Say at once, and not after an hour, that something cannot be written."""
+    for path in (out, as_json if as_json != "-" else None):
+        if path:
+            check_writable(path)
+    if out:
+        from depthscope.reports.plots import need_matplotlib
+
+        need_matplotlib()
+        if Path(out).suffix not in (".png", ".svg", ".pdf"):
+            raise UsageError(f"--out: the file must end in .png, .svg or .pdf; got {out!r}.")
+
+
+@contextmanager
+def progress(title: str) -> Iterator[Callable[[Any], None]]:
+    """Yields a watcher: a bar over all jobs, and below it a line for each that runs. On stderr, gone at the end."""
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    def line(label: str, step: int, steps: int, loss: float, t_sim: float) -> Text:
+        how = f"step {step} of {steps}, loss {loss:.3f}, t_sim {t_sim:.3f}" if steps else "starts"
+        return Text(f"  {label}: {how}", style="dim")
+
+    with Live(console=Console(stderr=True), transient=True, refresh_per_second=4) as live:
+
+        def watch(moment: Any) -> None:
+            part = sum(step / steps for _, step, steps, *_ in moment.running if steps)
+            head = Table.grid(padding=(0, 1))
+            bar = ProgressBar(total=moment.total, completed=moment.ended + part, width=40)
+            head.add_row(title, bar, f"{moment.ended} of {moment.total} jobs")
+            live.update(Group(head, *(line(*one) for one in moment.running)))
+
+        yield watch
+
+
+def show(result: Any, as_json: str | None) -> None:
+    """Table and sentences, or JSON alone, or both when the JSON goes to a file."""
+    if as_json == "-":
+        typer.echo(json.dumps(result.to_dict(), indent=1, allow_nan=False))
+        return
+    from rich.console import Console
+
+    from depthscope.reports.comparisons import comparison_view
+
+    Console().print(comparison_view(result))
+    if as_json:
+        with whole_file(as_json) as part:
+            part.write_text(json.dumps(result.to_dict(), indent=1, allow_nan=False))
+        typer.echo(f"wrote {as_json}", err=True)

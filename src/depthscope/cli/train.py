@@ -1,0 +1,112 @@
+"""depthscope train: one model on one task, with or without a remedy; killed, it goes on where it was."""
+
+import json
+import os
+from contextlib import ExitStack
+from typing import Annotated, Any
+
+import typer
+
+from depthscope._files import check_writable, whole_file
+from depthscope.cli import options
+from depthscope.cli.reproduce import parsed
+from depthscope.errors import UsageError
+
+
+def command(
+    task: Annotated[str, typer.Argument(help="The task: digits, cifar10 or images (depthscope ls tasks).")] = "digits",
+    data: Annotated[str | None, typer.Option(help="Where the images are: a file, a folder or a hub id.")] = None,
+    wiring: Annotated[str, typer.Option(help="post_norm, pre_norm, ... (depthscope ls models).")] = "post_norm",
+    remedy: Annotated[str | None, typer.Option(help="A remedy in every block, for example de_escalate.")] = None,
+    tau: Annotated[float | None, typer.Option(help="Strength of de_escalate and gain_control.")] = None,
+    at: Annotated[str | None, typer.Option(help="Where the remedy acts, for example block_out or ffn_in.")] = None,
+    depth: Annotated[int, typer.Option(help="Blocks.")] = 24,
+    width: Annotated[int, typer.Option("--width", "--d", help="Width d.")] = 32,
+    heads: Annotated[int, typer.Option("--heads", "--h", help="Attention heads.")] = 4,
+    ffn: Annotated[int, typer.Option("--ffn", "--q", help="Width of the feed-forward networks.")] = 64,
+    epochs: Annotated[int, typer.Option(help="Times that all training images are seen.")] = 6,
+    batch: Annotated[int, typer.Option(help="Images of a step, over all processes.")] = 64,
+    lr: Annotated[float, typer.Option(help="Learning rate.")] = 1e-3,
+    seed: options.Seed = 0,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Another setting of recipe, model or remedy: --set clip=1 --set weights=xavier."),
+    ] = None,
+    folder: Annotated[str | None, typer.Option(help="Checkpoints and run.json go here; a run there goes on.")] = None,
+    every_steps: Annotated[int | None, typer.Option(help="Steps between checkpoints; else one an epoch.")] = None,
+    parallel: Annotated[str, typer.Option(help="Under torchrun: ddp copies the model, fsdp cuts it.")] = "ddp",
+    processes: Annotated[int | None, typer.Option(help="How many must train together; an error otherwise.")] = None,
+    log_with: Annotated[str | None, typer.Option(help="A tracker of accelerate, for example tensorboard.")] = None,
+    as_json: Annotated[
+        str | None, typer.Option("--json", help="Write the record to this file; - writes it to stdout, alone.")
+    ] = None,
+) -> None:
+    """Train one model and say how well it did. Exit code 1 when it diverged, 130 when it was stopped.
+
+    Example: depthscope train digits --remedy de_escalate --tau 1 --depth 24 --folder out/run
+    On two processes: torchrun --nproc-per-node 2 -m depthscope train digits --processes 2
+    """
+    if as_json is not None and as_json != "-":
+        check_writable(as_json)  # or say why not at once, and not after an hour
+    from depthscope.training.loop import train
+    from depthscope.training.progress import bar
+    from depthscope.training.tasks import task as load
+
+    learned = load(task, **({} if data is None else {"data": data}))
+    model = {"depth": depth, "d": width, "h": heads, "q": ffn, "wiring": wiring, "remedy": remedy, "at": at}
+    steps = {"epochs": epochs, "batch": batch, "lr": lr, "seed": seed}
+    build, recipe = chosen(model, steps, ({} if tau is None else {"tau": tau}) | parsed(settings or []))
+    first = os.environ.get("RANK", "0") == "0"
+    try:
+        with ExitStack() as stack:
+            shown = stack.enter_context(bar(f"{task}: {remedy or wiring}, depth {depth}")) if first else None
+            where: dict[str, Any] = {"parallel": parallel, "processes": processes, "log_with": log_with}
+            run = train(build, learned, recipe, folder=folder, every_steps=every_steps, progress=shown, **where)
+    finally:
+        leave_the_others()
+    if first:
+        show(run, as_json, folder)
+    if run.status != "done":
+        raise typer.Exit(1 if run.status == "diverged" else 130)
+
+
+def chosen(model: dict[str, Any], steps: dict[str, Any], more: dict[str, Any]) -> tuple[Any, Any]:
+    """Build and Recipe from the options; what is set besides goes to the one that knows it, else to the remedy."""
+    from dataclasses import fields
+
+    from depthscope._registry import unknown
+    from depthscope.errors import UnknownNameError
+    from depthscope.training.build import Build
+    from depthscope.training.recipe import Recipe
+
+    known = {name: {f.name for f in fields(kind)} for name, kind in (("model", Build), ("recipe", Recipe))}
+    model = model | {name: value for name, value in more.items() if name in known["model"]}
+    steps = steps | {name: value for name, value in more.items() if name in known["recipe"]}
+    rest = {name: value for name, value in more.items() if name not in known["model"] | known["recipe"]}
+    if rest and model["remedy"] is None:
+        name = next(iter(rest))
+        if name == "tau":
+            raise UsageError("--tau: says how a remedy acts; none was named. Add --remedy de_escalate.")
+        raise UnknownNameError("--set: " + unknown("setting", name, known["model"] | known["recipe"]))
+    return Build(**model | ({"remedy_settings": rest} if rest else {})), Recipe(**steps)
+
+
+def leave_the_others() -> None:
+    """End the group of processes, if there is one: torch complains about those that just go."""
+    import torch
+
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+def show(run: Any, as_json: str | None, folder: str | None) -> None:
+    """The result in one line, or as JSON alone."""
+    if as_json == "-":
+        typer.echo(json.dumps(run.to_dict(), indent=1, allow_nan=False))
+        return
+    typer.echo(str(run))
+    if folder is not None:
+        typer.echo(f"run.json and checkpoints: {folder}", err=True)
+    if as_json is not None:
+        with whole_file(as_json) as part:
+            part.write_text(json.dumps(run.to_dict(), indent=1, allow_nan=False))

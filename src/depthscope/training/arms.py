@@ -1,0 +1,146 @@
+"""Arms of a comparison, written as words: a wiring or a remedy, its settings, its site, its own learning rate."""
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from depthscope._registry import TABLES, unknown
+from depthscope.errors import UnknownNameError, UsageError
+from depthscope.models.design import shelves
+from depthscope.training.build import Build
+
+PLAIN = "post_norm"  # the wiring that a remedy mends unless another is named
+CAVEAT = "a third of the rate"
+GRAMMAR = 'as "pre_norm", "de_escalate:tau=0.5,at=ffn_in", "pre_norm+de_escalate" or "post_norm@3e-4"'
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to build the model, and the rate it is trained with (None: the one that all arms share).
+
+    remark: why the arm is there, when nobody named it.
+    """
+
+    name: str
+    wiring: str = PLAIN
+    remedy: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    at: str | None = None
+    lr: float | None = None
+    remark: str = ""
+
+    def build(self, base: Build) -> Build:
+        """The base with this arm's wiring and remedy."""
+        return replace(base, wiring=self.wiring, remedy=self.remedy, remedy_settings=self.settings, at=self.at)
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is post-norm as it was, the model that the remedies are for."""
+        return self.wiring == PLAIN and self.remedy is None
+
+
+def arm(text: str) -> Arm:
+    """An arm from its words: [wiring+]name[:setting=value,...][@rate], name being a wiring or a remedy.
+
+    A remedy without a wiring meets post_norm. The setting `at` is the site of the remedy.
+    """
+    words, at_sign, rate = text.strip().partition("@")
+    names, colon, pairs = words.partition(":")
+    wiring, plus, remedy = names.partition("+")
+    if not plus:
+        wiring, remedy = (wiring, "") if _is_wiring(wiring) else (PLAIN, wiring)
+    if not _is_wiring(wiring) or not ((not remedy and not plus) or _is_remedy(remedy)):
+        known = [*TABLES["wiring"], *map(_snake, TABLES["remedy"])]
+        wrong = remedy if _is_wiring(wiring) else wiring
+        raise UnknownNameError(f"arm {text!r}: " + unknown("wiring or remedy", wrong, known))
+    settings = _settings(pairs, text) if colon else {}
+    if settings and not remedy:
+        raise UsageError(f"arm {text!r}: only a remedy has settings; {wiring} is a wiring. Leave {pairs!r} out.")
+    site = settings.pop("at", None)
+    return Arm(text.strip(), wiring, remedy or None, settings, site, _rate(rate, text) if at_sign else None)
+
+
+def arms(texts: str | Iterable[str]) -> list[Arm]:
+    """All arms, from a list or from one text with commas: "post_norm,de_escalate:tau=0.5,at=ffn_in,pre_norm"."""
+    parts = _cut(texts) if isinstance(texts, str) else list(texts)
+    found = [arm(part) for part in parts]
+    if not found:
+        raise UsageError(f"arms: there must be one arm or more, {GRAMMAR}; got {texts!r}.")
+    names = [one.name for one in found]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"arms: every arm must be there once; got {twice!r} twice. Leave one out.")
+    return found
+
+
+def with_caveat(chosen: Sequence[Arm], lr: float) -> list[Arm]:
+    """The arms, and behind plain post_norm the same at a third of the rate: its failure depends on the rate.
+
+    Not added where somebody gave post_norm a smaller rate already.
+    """
+    if any(one.plain and one.lr is not None and one.lr < lr for one in chosen):
+        return list(chosen)
+    third = float(f"{lr / 3:.0e}")
+    lanes: list[Arm] = []
+    for one in chosen:
+        lanes.append(one)
+        if one.plain and one.lr is None:
+            lanes.append(replace(one, name=f"{one.name}@{rate_words(third)}", lr=third, remark=CAVEAT))
+    return lanes
+
+
+def rate_words(lr: float) -> str:
+    """A learning rate as people write it: 1e-3, 3.3e-4."""
+    digits, _, power = f"{lr:.2e}".partition("e")
+    return f"{float(digits):g}e{int(power)}"
+
+
+def _cut(text: str) -> list[str]:
+    """At commas, but not at those between the settings of an arm."""
+    parts: list[str] = []
+    for piece in filter(None, (piece.strip() for piece in text.split(","))):
+        if "=" in piece.partition(":")[0] and parts:
+            parts[-1] += f",{piece}"
+        else:
+            parts.append(piece)
+    return parts
+
+
+def _settings(pairs: str, text: str) -> dict[str, Any]:
+    """setting=value pairs; values are JSON where they can be, words otherwise."""
+    found: dict[str, Any] = {}
+    for pair in pairs.split(","):
+        key, equals, value = (part.strip() for part in pair.partition("="))
+        if not (key and equals and value):
+            raise UsageError(f"arm {text!r}: settings must be name=value; got {pair!r}. Write an arm {GRAMMAR}.")
+        try:
+            found[key] = json.loads(value.lower() if value in ("True", "False") else value)
+        except ValueError:
+            found[key] = value
+    return found
+
+
+def _rate(words: str, text: str) -> float:
+    try:
+        rate = float(words)
+    except ValueError:
+        rate = math.nan
+    if not 0 < rate < math.inf:
+        raise UsageError(f"arm {text!r}: after @ there must be a learning rate; got {words!r}. Write post_norm@3e-4.")
+    return rate
+
+
+def _is_wiring(name: str) -> bool:
+    shelves()
+    return name in TABLES["wiring"]
+
+
+def _is_remedy(name: str) -> bool:
+    return name.lower().replace("_", "") in {known.lower() for known in TABLES["remedy"]}
+
+
+def _snake(name: str) -> str:
+    """DeEscalate -> de_escalate, as an arm is written."""
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")

@@ -1,0 +1,117 @@
+"""compare: arms x seeds under one budget, each a process of its own; the same weights and data order per seed."""
+
+import inspect
+import math
+import os
+import tempfile
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from depthscope._files import check_writable
+from depthscope._registry import lookup, unknown
+from depthscope.errors import UnknownNameError, UsageError
+from depthscope.training.arms import arms as read_arms
+from depthscope.training.arms import with_caveat
+from depthscope.training.augment import augmentation
+from depthscope.training.build import Build
+from depthscope.training.comparison import Comparison
+from depthscope.training.plan import Plan
+from depthscope.training.pool import Watch
+from depthscope.training.recipe import SEEDS, Recipe
+from depthscope.training.tasks import task as load_task
+
+ARMS = ("post_norm", "pre_norm", "de_escalate")
+LOOKS = 8  # of the monitor over a run, besides the last
+OF_THE_ARM = ("wiring", "remedy", "remedy_settings", "at")  # choices of a build that arms make
+RECORD = "comparison.json"
+
+
+def compare(
+    task: str = "digits",
+    arms: str | Sequence[str] = ARMS,
+    *,
+    seeds: int | Sequence[int] = 3,
+    search: int = 0,
+    caveat: bool = True,
+    processes: int | None = None,
+    folder: str | Path | None = None,
+    storage: str | None = None,
+    watch: Watch | None = None,
+    **choices: Any,
+) -> Comparison:
+    """Train every arm with every seed and compare them: compare("digits", "post_norm,de_escalate", depth=24, epochs=6).
+
+    arms: see arm(). seeds: how many, or which. choices: of the model (depth, d, h, q, weights, pooling, output), of the
+    training (epochs, lr, batch, and all else of Recipe) and of the task (data, train, ...).
+    search: trials of other learning rates for each arm, judged on the validation split with the first seed; equal for
+    all but arms that came with a rate of their own. Without it all arms share lr, and post_norm gets a second lane at a
+    third of it, unless caveat is False.
+    processes: how many jobs run side by side (all cores; one where there is a GPU).
+    folder: the same folder again goes on where it was; machines that share it share the work. Without one, a temporary
+    folder. storage: the URL of a database for the trials of the search, instead of a file in the folder.
+    """
+    base, recipe, options = _sorted_choices(task, choices)
+    lanes, numbers = read_arms(arms), _numbers(seeds)
+    if type(search) is not int or search < 0:
+        raise UsageError(f"compare: search must be a number of trials per arm, 0 or more; got {search!r}.")
+    if processes is not None and (type(processes) is not int or processes < 1):
+        raise UsageError(f"compare: processes must be a whole number, 1 or more; got {processes!r}.")
+    if caveat and not search:
+        lanes = with_caveat(lanes, recipe.lr)
+    if folder is not None:
+        check_writable(Path(folder) / RECORD)
+    data = load_task(task, **options)
+    augmentation(recipe.augment, data.size)
+    for one in lanes:  # a mistake in an arm, as in the augmentation, is told now and not by a process in an hour
+        one.build(base).model(data, numbers[0])
+    if "log_every" not in choices:
+        recipe = replace(recipe, log_every=math.ceil(recipe.steps(len(data.train)) / LOOKS))
+    with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as place:
+        plan = Plan(Path(place), data, options, base, recipe, numbers, processes or _room(), watch)
+        rates, trials, words = plan.search(lanes, search, storage) if search else ({}, {}, "")
+        result = plan.compare(lanes, rates, trials, words)
+        if folder is not None:
+            result.save(Path(place) / RECORD)
+    return result
+
+
+def _sorted_choices(task: str, choices: dict[str, Any]) -> tuple[Build, Recipe, dict[str, Any]]:
+    """Each choice to whom it belongs: the model, the training, the task."""
+    if not isinstance(task, str):
+        raise UsageError(
+            f"compare: the task must be named, for every process loads it itself; got {type(task).__name__}."
+        )
+    of_build = {f.name for f in fields(Build)} - {*OF_THE_ARM}
+    of_recipe = {f.name for f in fields(Recipe)} - {"seed"}
+    of_task = {*inspect.signature(lookup("task", task)).parameters}
+    for name in choices:
+        if name not in of_build | of_recipe | of_task:
+            known = of_build | of_recipe | of_task
+            raise UnknownNameError("compare: " + unknown(f"choice for {task}", name, known))
+    build = Build(**{name: value for name, value in choices.items() if name in of_build})
+    recipe = Recipe(**{name: value for name, value in choices.items() if name in of_recipe})
+    return build, recipe, {name: value for name, value in choices.items() if name in of_task}
+
+
+def _numbers(seeds: int | Sequence[int]) -> list[int]:
+    numbers = list(range(seeds)) if type(seeds) is int else list(seeds) if isinstance(seeds, Sequence) else []
+    if not numbers or any(type(n) is not int or not 0 <= n < SEEDS for n in numbers) or len({*numbers}) < len(numbers):
+        raise UsageError(
+            "compare: seeds must be how many (1 or more), or different whole numbers from 0 on, below 2^63; "
+            f"got {seeds!r}."
+        )
+    return numbers
+
+
+def _room() -> int:
+    """Jobs that fit side by side: one for a core, but a GPU is not shared."""
+    if torch.accelerator.is_available():
+        return 1
+    if hasattr(os, "sched_getaffinity"):  # the cores that are ours; macOS cannot tell
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

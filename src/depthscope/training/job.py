@@ -1,0 +1,127 @@
+"""A job: one model trained once, in a process of its own. python -m depthscope.training.job FOLDER/job.json PARENT"""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import depthscope
+from depthscope._files import whole_file
+from depthscope.errors import RecordError
+from depthscope.training import checkpoint
+from depthscope.training.build import Build
+from depthscope.training.loop import RECORD, train
+from depthscope.training.recipe import Recipe
+from depthscope.training.run import Run
+from depthscope.training.tasks import task as load_task
+
+FORMAT = "depthscope.job"
+VERSION = 1
+CODE = ("models", "remedies", "training")  # folders of depthscope
+JOB, STEPS, ERRORS = "job.json", "steps.txt", "errors.txt"  # in the folder of a job: what to do, how far it is, why not
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What to train and where. label: for people. options: of the task, plain data."""
+
+    label: str
+    folder: Path
+    task: str
+    options: dict[str, Any]
+    build: Build
+    recipe: Recipe
+
+    def write(self) -> Path:
+        """The file that the process reads; returns its path."""
+        settings = {"task": self.task, "options": self.options}
+        record = {"format": FORMAT, "version": VERSION, "label": self.label, **settings}
+        record |= {"build": self.build.to_dict(), "recipe": self.recipe.to_dict()}
+        path = self.folder / JOB
+        with whole_file(path) as part:
+            part.write_text(json.dumps(record, indent=1, default=str))
+        return path
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Job":
+        path = Path(path)
+        try:
+            record = json.loads(path.read_text())
+            if (record["format"], record["version"]) != (FORMAT, VERSION):
+                raise ValueError(f"got {record['format']!r} {record['version']!r}")
+            build, recipe = Build(**record["build"]), Recipe(**record["recipe"])
+            return cls(record["label"], path.parent, record["task"], record["options"], build, recipe)
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise RecordError(
+                f"{path}: must be a job of format {FORMAT!r}, version {VERSION}; {error}. "
+                "Let depthscope compare write it."
+            ) from None
+
+    def ended(self) -> Run | None:
+        """The record of the run, when there is nothing left to do."""
+        try:
+            run = Run.load(self.folder / RECORD)
+        except RecordError:  # none yet, or a damaged one: the process that takes the job up will say which
+            return None
+        return run if run.ended else None
+
+
+def key(*settings: Any) -> str:
+    """A short name for settings and code: others have other folders, and nothing is mistaken for done."""
+    named = json.dumps([code(), *settings], sort_keys=True, default=str)
+    return hashlib.sha256(named.encode()).hexdigest()[:8]
+
+
+@cache
+def code() -> str:
+    """A name for the code that decides what a training computes: the version, and a hash of the sources."""
+    root = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(path for part in CODE for path in (root / part).rglob("*.py")):
+        digest.update(f"{path.relative_to(root).as_posix()} {path.stat().st_size}\n".encode() + path.read_bytes())
+    return f"{depthscope.__version__} {digest.hexdigest()}"
+
+
+def do(job: Job, parent: int) -> Run:
+    """Train, on one thread, and tell in STEPS how far it is. A run that was stopped goes on.
+
+    parent: the process that wants the result, and holds the lock of the folder for us.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    with open(job.folder / STEPS, "w") as steps:
+        tell, task = _telling(steps, parent), load_task(job.task, **job.options)
+        run = train(job.build, task, job.recipe, folder=job.folder, progress=tell, lock=False)
+    if run.ended:  # a comparison is of numbers; the weights of all its runs would fill a disk
+        for folder in checkpoint.folders(job.folder):
+            shutil.rmtree(folder, ignore_errors=True)
+    return run
+
+
+def _telling(steps: Any, parent: int) -> Callable[[int, int, float, float], None]:
+    def tell(done: int, total: int, loss: float, t_sim: float) -> None:
+        print(done, total, loss, t_sim, file=steps, flush=True)
+        if os.getppid() != parent:  # whoever wanted the result is gone: stop as if asked to, and keep what there is
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return tell
+
+
+def main(path: str, parent: str) -> int:
+    """Exit code 0 when the run has ended, 3 when it was stopped on the way."""
+    run = do(Job.read(path), int(parent))
+    if not run.ended:
+        print(f"{run.status}: {run.reason}", file=sys.stderr)
+    return 0 if run.ended else 3
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

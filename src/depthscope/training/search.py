@@ -1,0 +1,221 @@
+"""A learning rate for each arm, chosen on the validation split: equal trials, shared by all who share the storage."""
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from depthscope.errors import MissingExtraError, UsageError
+from depthscope.training.arms import rate_words
+from depthscope.training.job import Job
+from depthscope.training.run import Run
+from depthscope.training.workers import BEAT, gone, worker
+
+RANGE = (1e-5, 1e-2)  # rates are drawn between these, log-uniformly at first; wider when the given rate lies outside
+RETRIES = 2  # trials of an arm that may fail for reasons outside of it and are made up for
+DRAWN = 4  # trials before the sampler learns from those that came before
+JOURNAL = "search.journal"
+LOOK = 1.0  # seconds between looks at the storage when there is nothing to start
+
+
+def storage_of(folder: Path, url: str | None) -> Any:
+    """Where trials are kept: a relational database by its URL, or a journal file in the folder."""
+    optuna = _optuna()
+    if url is not None:
+        try:
+            return optuna.storages.RDBStorage(url)
+        except Exception as error:  # SQLAlchemy, its drivers and Optuna each have their own
+            raise UsageError(
+                f"storage: must be the URL of a database that can be reached, as sqlite:///trials.db; got {url!r}: "
+                f"{str(error).splitlines()[0]}. Leave it out for a file in the folder."
+            ) from error
+    folder.mkdir(parents=True, exist_ok=True)
+    return optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(folder / JOURNAL)))
+
+
+class Search:
+    """A source of trial jobs: `trials` for each arm, the first at the given rate.
+
+    studies: the study's name in the storage for each arm, the same on every machine. job(arm, rate, number) makes the
+    job of a trial. A trial is judged by its validation loss; one that diverged counts, and loses. One that failed for
+    reasons outside of it (a full disk, no memory) says nothing about its rate: another takes its place, RETRIES times
+    for each arm; after that it is lost. Failures of earlier searches are forgiven: their reason may be gone.
+    """
+
+    def __init__(
+        self, storage: Any, studies: Mapping[str, str], job: Callable[[str, float, int], Job], *, trials: int, lr: float
+    ) -> None:
+        optuna = self._optuna = _optuna()
+        self._job, self.trials, self.lr = job, trials, lr
+        self.range = (min(RANGE[0], lr), max(RANGE[1], lr))
+        self.studies = {
+            arm: optuna.create_study(study_name=name, storage=storage, load_if_exists=True)
+            for arm, name in studies.items()
+        }
+        self._forgiven = {arm: {t.number for t in self._failed(arm)} for arm in studies}
+        self._mine: dict[Job, tuple[str, Any]] = {}  # arm and trial of the jobs that were handed out
+        self._beat = self._look = 0.0
+
+    @property
+    def done(self) -> bool:
+        return all(self._over(arm) >= self.trials for arm in self.studies)
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        ended = sum(min(self.trials, self._over(arm)) for arm in self.studies)
+        return ended, self.trials * len(self.studies)
+
+    def completed(self, arm: str) -> list[Any]:
+        """The trials of an arm that have ended, by number."""
+        return [t for t in self.studies[arm].get_trials(deepcopy=False) if t.state.name == "COMPLETE"][: self.trials]
+
+    def lost(self, arm: str) -> list[str]:
+        """Why each trial failed that nothing took the place of."""
+        return [t.user_attrs["why"] for t in self._failed(arm) if t.number not in self._forgiven[arm]][RETRIES:]
+
+    def next(self) -> Job | None:
+        """A trial of the arm that has the fewest; None while others are at all that is left."""
+        if time.monotonic() < self._look:
+            return None
+        alive = {arm: self._alive(arm) for arm in self.studies}
+        for arm in sorted(alive, key=lambda arm: alive[arm]):
+            if alive[arm] < self.trials:
+                trial = self._ask(arm)
+                if trial is not None:
+                    job = self._job(arm, trial.params["lr"], trial.number)
+                    self._mine[job] = (arm, trial)
+                    return job
+        self._look = time.monotonic() + LOOK
+        return None
+
+    def ended(self, job: Job, outcome: Run | str) -> None:
+        """Tell the others how a trial ended, unless they have given it up: then it is theirs."""
+        self._look = 0.0
+        arm, trial = self._mine.pop(job, (None, None))
+        if arm is None or not self._note(trial, "why", outcome if isinstance(outcome, str) else outcome.reason):
+            return
+        if isinstance(outcome, str):
+            self._fail(arm, trial)
+            return
+        loss = outcome.final["valid"]["loss"] if outcome.status == "done" else math.inf
+        self.studies[arm].tell(trial, loss, skip_if_finished=True)
+
+    def given_up(self) -> None:
+        """Give back the trials that will not end, so that others need not wait for them."""
+        for job in [*self._mine]:
+            arm, trial = self._mine.pop(job)
+            self._fail(arm, trial)
+
+    def show_life(self) -> None:
+        """Tell the others that our trials are still on their way."""
+        if time.monotonic() > self._beat + BEAT:
+            self._beat = time.monotonic()
+            self._mine = {job: mine for job, mine in self._mine.items() if self._note(mine[1], "worker", worker())}
+
+    def _note(self, trial: Any, name: str, value: Any) -> bool:
+        """Write something to a trial; False when others gave it up for gone, and it takes no more."""
+        try:
+            trial.set_user_attr(name, value)
+        except self._optuna.exceptions.UpdateFinishedTrialError:
+            return False
+        return True
+
+    def _failed(self, arm: str) -> list[Any]:
+        """The trials that ended without a result; those that were given up have no reason, and are not among them."""
+        trials = self.studies[arm].get_trials(deepcopy=False)
+        return [t for t in trials if t.state.name == "FAIL" and "why" in t.user_attrs]
+
+    def _over(self, arm: str) -> int:
+        return len(self.completed(arm)) + len(self.lost(arm))
+
+    def _alive(self, arm: str) -> int:
+        """Trials that are done, on their way or lost; those of workers that are gone are given up."""
+        count = 0
+        for trial in self.studies[arm].get_trials(deepcopy=False):
+            if trial.state.name == "RUNNING" and _deserted(trial):
+                self._fail(arm, trial.number)
+            elif trial.state.name != "FAIL":
+                count += 1
+        return count + len(self.lost(arm))
+
+    def _ask(self, arm: str) -> Any:
+        """A new trial with its rate, or None when others were faster.
+
+        Numbers of trials are unique in a storage and grow, so counting those before one's own is enough for any number
+        of workers to do exactly as many as were asked for.
+        """
+        study, state = self.studies[arm], self._optuna.trial.TrialState
+        study.sampler = self._sampler(0)
+        trial = study.ask()
+        before = [t for t in study.get_trials(deepcopy=False) if t.number < trial.number and t.state != state.FAIL]
+        if len(before) + len(self.lost(arm)) >= self.trials:
+            self._fail(arm, trial)
+            return None
+        trial.set_user_attr("worker", worker())
+        given = all(t.params.get("lr", self.lr) != self.lr for t in before)  # nobody has the given rate, or may get it
+        study.sampler = self._sampler(trial.number, self.lr if given else None)
+        trial.suggest_float("lr", *self.range, log=True)
+        return trial
+
+    def _sampler(self, number: int, rate: float | None = None) -> Any:
+        """TPE, seeded by the trial's number: two workers never draw the same, all arms draw the same at first."""
+        samplers = self._optuna.samplers
+        learned = samplers.TPESampler(seed=number, n_startup_trials=DRAWN, multivariate=False)
+        if rate is None:
+            return learned
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", self._optuna.exceptions.ExperimentalWarning)
+            return samplers.PartialFixedSampler({"lr": rate}, learned)
+
+    def _fail(self, arm: str, trial: Any) -> None:
+        self.studies[arm].tell(trial, state=self._optuna.trial.TrialState.FAIL, skip_if_finished=True)
+
+
+def best(trials: Iterable[Any]) -> Any:
+    """The trial with the lowest validation loss, the earliest of equals; None when none came to a finite loss."""
+    succeeded = [trial for trial in trials if math.isfinite(trial.value)]
+    return min(succeeded, key=lambda trial: (trial.value, trial.number), default=None)
+
+
+def in_words(search: Search, own: Sequence[str]) -> str:
+    """How rates were chosen, and what went wrong with it. own: the arms that came with a rate."""
+    low, high = map(rate_words, search.range)
+    said = [words for arm in search.studies for words in _losses(search, arm)]
+    if search.studies:
+        said.insert(
+            0,
+            f"Each rate was chosen among {search.trials} trials, drawn from {low} to {high} and the first at "
+            f"{rate_words(search.lr)}, by the loss on the validation split with the first seed.",
+        )
+    if own:
+        said.append(f"Arms with a rate of their own were not searched: {', '.join(own)}.")
+    return " ".join(said)
+
+
+def _losses(search: Search, arm: str) -> list[str]:
+    """The trials of an arm that came to nothing."""
+    trials, lost = search.completed(arm), search.lost(arm)
+    diverged = sum(math.isinf(trial.value) for trial in trials)
+    said = [f"Trials of {arm} that diverged: {diverged}."] if diverged else []
+    if lost:
+        said.append(f"Trials of {arm} that were lost: {len(lost)} ({lost[-1]}).")
+    if best(trials) is None:
+        said.append(f"No trial of {arm} succeeded: it was trained at the given rate, {rate_words(search.lr)}.")
+    return said
+
+
+def _deserted(trial: Any) -> bool:
+    """Whether nobody works on a running trial any more."""
+    known = trial.user_attrs.get("worker") or {"seen": trial.datetime_start.timestamp()}  # asked for a moment ago
+    return gone(known)
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError:
+        raise MissingExtraError("search: needs optuna. pip install 'depthscope[train]'") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna

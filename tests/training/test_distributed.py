@@ -1,0 +1,68 @@
+"""Two processes that train together get what one gets, cut or copied, also where a batch does not divide."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny import tiny_task
+from together import CASES, IMAGES
+
+from depthscope.training import checkpoint
+from depthscope.training.loop import train
+
+HERE = Path(__file__).parent
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, Path]:
+    """The records of all cases, trained by two gloo processes, and the folder of their checkpoints."""
+    out = tmp_path_factory.mktemp("two") / "records.json"
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
+    command = [*TORCHRUN, str(HERE / "together.py"), str(out)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(out.read_text()), out.parent
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_processes_equal_one(two: tuple[dict, Path], name: str) -> None:
+    build, recipe = CASES[name]
+    one = train(build, tiny_task(IMAGES), recipe)
+    for way in ("ddp", "fsdp"):
+        both = two[0][f"{way} {name}"]
+        assert both["status"] == "done" and both["history"]["step"] == one.history["step"]
+        assert both["history"]["loss"] == pytest.approx(one.history["loss"], abs=1e-6), way
+        assert both["history"]["grad_norm"] == pytest.approx(one.history["grad_norm"], rel=1e-5), way
+        for split, result in one.final.items():
+            assert both["final"][split] == pytest.approx(result, abs=1e-6), way
+        for mine, theirs in zip(one.logs, both["logs"], strict=True):
+            for quantity, values in mine.items():
+                assert theirs[quantity] == pytest.approx(values, abs=1e-6), (way, quantity)
+
+
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+def test_their_checkpoint_is_the_same_too(two: tuple[dict, Path], tmp_path: Path, way: str) -> None:
+    build, recipe = CASES["learned"]
+    train(build, tiny_task(IMAGES), recipe, folder=tmp_path)
+    one, both = checkpoint.latest(tmp_path), checkpoint.latest(two[1] / f"{way}_learned")
+    assert one is not None and both is not None and one.step == both.step
+    for mine, theirs in ((one.model, both.model), (one.optimizer, both.optimizer)):
+        assert mine.keys() == theirs.keys()
+        assert all((mine[k] - theirs[k]).abs().max() < 1e-5 for k in mine)
+
+
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+def test_one_that_is_asked_stops_both_and_both_go_on(two: tuple[dict, Path], way: str) -> None:
+    stopped, resumed = two[0][f"{way} stopped"]
+    assert stopped["status"] == "stopped" and stopped["history"]["step"] == list(range(5))
+    whole = two[0][f"{way} learned"]
+    for name in ("status", "history", "evaluations", "logs", "final"):
+        assert resumed[name] == whole[name], name  # to the last bit, as on one process
+
+
+def test_the_number_of_processes_is_asserted(two: tuple[dict, Path]) -> None:
+    assert "3 processes must train together; 2 do (WORLD_SIZE is 2)" in two[0]["three"]
