@@ -23,8 +23,12 @@ def listening(listener: Listener | None) -> Iterator[None]:
 
 def track(items: Iterable[T], total: int, *, done: int = 0) -> Iterator[T]:
     """The items of a loop that takes seconds; `total` turns in all, of which `done` came in loops before this one."""
-    listener = _listener.get()
     for turn, item in enumerate(items):
-        if listener is not None:
-            listener(done + turn, total)
+        tell(done + turn, total)
         yield item
+
+
+def tell(done: int, total: int) -> None:
+    """How far something is that is no loop of ours."""
+    if (listener := _listener.get()) is not None:
+        listener(done, total)

@@ -1,0 +1,140 @@
+"""What experiments that train have in common: arms x seeds on one task, their ends and curves as tensors, the lines."""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import cycle
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from depthscope.errors import DepthscopeError
+from depthscope.experiments._progress import tell
+from depthscope.reports.chart import COLOURS
+from depthscope.training.arms import arms as read_arms
+from depthscope.training.build import Build
+from depthscope.training.compare import compare
+from depthscope.training.lane import Lane, thinned
+from depthscope.training.loop import train
+from depthscope.training.recipe import Recipe
+from depthscope.training.run import Run
+from depthscope.training.tasks import task as load_task
+
+CHANCE = math.log(10)  # the loss of a guess; all tasks here have ten classes
+
+
+@dataclass(frozen=True)
+class Race:
+    """All arms share model (depth, d, h, q), recipe (epochs, lr, batch, ...), task with its options, and the seeds.
+
+    side_by_side: every run is a process of its own; a race of seconds is faster in this one. folder: runs that are
+    there go on; "" is a temporary one.
+    """
+
+    arms: Sequence[str]
+    seeds: Sequence[int]
+    model: dict[str, Any]
+    recipe: dict[str, Any]
+    task: str = "digits"
+    options: dict[str, Any] = field(default_factory=dict)
+    side_by_side: bool = True
+    folder: str = ""
+
+    @property
+    def runs(self) -> int:
+        return len(self.arms) * len(self.seeds)
+
+
+def run_race(race: Race, *, done: int = 0, total: int = 0) -> list[Lane]:
+    """Train every arm with every seed. For the progress: `done` runs of `total` came in races before this one."""
+    total = total or race.runs
+    lanes = _in_processes(race, done, total) if race.side_by_side else _here(race, done, total)
+    for lane in lanes:
+        for seed, why in lane.failed.items():
+            raise DepthscopeError(f"{race.task}: every run must come to an end; {lane.arm.name}, seed {seed}: {why}.")
+    return lanes
+
+
+def _in_processes(race: Race, done: int, total: int) -> list[Lane]:
+    return compare(
+        race.task,
+        race.arms,
+        seeds=race.seeds,
+        caveat=False,
+        folder=race.folder or None,
+        watch=lambda moment: tell(done + moment.ended, total),
+        **race.options,
+        **race.model,
+        **race.recipe,
+    ).lanes
+
+
+def _here(race: Race, done: int, total: int) -> list[Lane]:
+    task, base, recipe = load_task(race.task, **race.options), Build(**race.model), Recipe(**race.recipe)
+    lanes: list[Lane] = []
+    with _one_thread():
+        for arm in read_arms(race.arms):
+            rate, runs = arm.lr or recipe.lr, dict[int, Run]()
+            for seed in race.seeds:
+                tell(done + len(lanes) * len(race.seeds) + len(runs), total)
+                runs[seed] = thinned(train(arm.build(base), task, replace(recipe, lr=rate, seed=seed)))
+            lanes.append(Lane(arm, rate, runs, {}))
+    return lanes
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """As in a process of its own: small tensors gain nothing by more, and numbers do not depend on the machine's."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def ends(lanes: Sequence[Lane], split: str, what: str) -> Tensor:
+    """ "loss" or "accuracy" on a split at the end, (lanes, seeds); a diverged run counts as it was when it stopped."""
+    return torch.tensor([[run.final[split][what] for run in lane.runs.values()] for lane in lanes])
+
+
+def training_curves(lanes: Sequence[Lane]) -> tuple[Tensor, Tensor]:
+    """(steps, losses of batches (lanes, 3, steps): mean, lowest, highest over seeds); nan where all have diverged."""
+    curves = [lane.curve("loss") for lane in lanes]
+    steps = max((curve[0] for curve in curves), key=len)
+    bands = [[line + [math.nan] * (len(steps) - len(line)) for line in curve[1:]] for curve in curves]
+    return torch.tensor(steps), torch.tensor(bands)
+
+
+def validation_curves(lanes: Sequence[Lane]) -> tuple[Tensor, Tensor]:
+    """The same of the loss on the validation split, after every epoch."""
+    looks: list[dict[int, list[float]]] = [{} for _ in lanes]
+    for seen, lane in zip(looks, lanes, strict=True):
+        for run in lane.runs.values():
+            for one in run.evaluations:
+                if one["split"] == "valid":
+                    seen.setdefault(one["step"], []).append(one["loss"])
+    steps = sorted({step for seen in looks for step in seen})
+    nothing = [math.nan]
+    bands = [[[of(seen.get(step, nothing)) for step in steps] for of in (fmean, min, max)] for seen in looks]
+    return torch.tensor(steps), torch.tensor(bands)
+
+
+def last_similarity(lanes: Sequence[Lane]) -> Tensor:
+    """t_sim of the states 0 ... depth at the end of training, mean over seeds, (lanes, depth + 1)."""
+    return torch.tensor([lane.similarity()[1][-1] for lane in lanes])
+
+
+def draw_bands(ax: Any, steps: Tensor, bands: Tensor, labels: Sequence[str], smooth: int = 1) -> None:
+    """A line for each lane, running means over `smooth` steps, and a band from the lowest to the highest seed."""
+    window = max(1, min(smooth, len(steps)))
+    smoothed = bands.unfold(-1, window, 1).mean(-1)
+    for lines, label, colour in zip(smoothed, labels, cycle(COLOURS), strict=False):
+        there = ~lines[0].isnan()
+        mean, lowest, highest = lines[:, there]
+        ax.plot(steps[window - 1 :][there], mean, color=colour, lw=1.5, label=label)
+        ax.fill_between(steps[window - 1 :][there], lowest, highest, color=colour, alpha=0.15, lw=0)
+    ax.axhline(CHANCE, color="0.5", ls=":", lw=1)

@@ -1,0 +1,85 @@
+"""Is it the learning rate? Deep post-norm fails at the rate where the others train, and recovers at smaller ones.
+
+A comparison at one rate for all overstates what a remedy does: a rate three to ten times smaller is a remedy too, and
+its price is a slower and somewhat worse training. All arms have the same budget, weights and data order per seed; only
+post-norm is given several rates, so the comparison is generous to it.
+
+depthscope reproduce beyond/learning_rate     about 5 minutes on two cores: digits, 24 blocks, 20 epochs, 3 seeds.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from depthscope.experiments._axes import finish
+from depthscope.experiments._claim import Claim, stated
+from depthscope.experiments._races import CHANCE, Race, draw_bands, ends, run_race, training_curves
+from depthscope.training.arms import rate_words
+
+
+@dataclass(frozen=True)
+class Config:
+    """rates: of post-norm, the first, which is the largest, also that of the others."""
+
+    rates: tuple[float, ...] = (1e-3, 3e-4, 1e-4)
+    depth: int = 24
+    d: int = 32
+    h: int = 4
+    q: int = 64
+    epochs: int = 20
+    batch: int = 64
+    trials: int = 3
+    side_by_side: bool = True
+    seed: int = 0
+
+
+SMOKE = Config(rates=(8e-3, 4e-3), depth=8, h=2, q=32, epochs=2, trials=1, side_by_side=False)
+
+
+def run(cfg: Config) -> dict[str, Tensor]:
+    """Ends (arms, seeds) and training losses (arms, 3, steps); arms: post-norm at each rate, pre-norm, de-escalated."""
+    race = Race(
+        arms=(*(f"post_norm@{rate:g}" for rate in cfg.rates), "pre_norm", "de_escalate"),
+        seeds=range(cfg.seed, cfg.seed + cfg.trials),
+        model={"depth": cfg.depth, "d": cfg.d, "h": cfg.h, "q": cfg.q},
+        recipe={"epochs": cfg.epochs, "batch": cfg.batch, "lr": cfg.rates[0]},
+        side_by_side=cfg.side_by_side,
+    )
+    lanes = run_race(race)
+    step, loss = training_curves(lanes)
+    return {
+        "train_loss": ends(lanes, "train", "loss"),
+        "test_accuracy": ends(lanes, "test", "accuracy"),
+        "step": step,
+        "loss": loss,
+    }
+
+
+def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
+    loss, accuracy = numbers["train_loss"].mean(1), numbers["test_accuracy"].mean(1)
+    first, slower = rate_words(cfg.rates[0]), loss[1 : len(cfg.rates)].min()
+    return stated(
+        cfg.trials,
+        (f"post-norm at {first}: training loss over ln 10, a guess", loss[0] / CHANCE, 0.95, 1.1),
+        ("post-norm at the best smaller rate: the same", slower / CHANCE, 0.0, 0.85),
+        (f"de-escalated at {first}: the same", loss[-1] / CHANCE, 0.0, 0.5),
+        (f"pre-norm at {first}: the same", loss[-2] / CHANCE, 0.0, 0.85),
+        ("training loss, post-norm at its best rate over de-escalated", slower / loss[-1], 1.5, math.inf),
+        ("test accuracy, de-escalated minus post-norm at its best rate", accuracy[-1] - accuracy[:-2].max(), 0.0, 1.0),
+    )
+
+
+def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
+    curves, bars = figure.subplots(1, 2)
+    names = [*(f"post-norm, {rate_words(rate)}" for rate in cfg.rates)]
+    names += [f"{arm}, {rate_words(cfg.rates[0])}" for arm in ("pre-norm", "de-escalated")]
+    draw_bands(curves, numbers["step"], numbers["loss"], names, smooth=9)
+    for place, row in enumerate(numbers["test_accuracy"]):
+        bars.plot([place] * len(row), row, "o", ms=5, alpha=0.7)
+    bars.axhline(0.1, color="0.5", ls=":", lw=1)
+    bars.set_xticks(range(len(names)), names, rotation=20, fontsize=8)
+    curves.set(title="training loss", xlabel="step", ylim=(0, None))
+    bars.set(title="test accuracy, one dot a seed", ylim=(0, 1.02))
+    finish(curves, bars)

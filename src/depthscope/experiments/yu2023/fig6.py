@@ -1,0 +1,119 @@
+"""Figure 6: three Vision Transformers of Table 1 in training: post-norm, pre-norm, de-escalated post-norm.
+
+"a significant performance gap between the pure post-norm model and our de-escalated post-norm model"; the latter
+"slightly outperformed its pre-norm counterpart in terms of training loss" (Yu & Zhang 2023, section 3.3; CIFAR-10).
+Post-norm has half the learning rate of the others, as in the paper.
+
+depthscope reproduce yu2023/fig6     here: digits in place of CIFAR-10, sizes DIGITS, about 4 minutes on two cores.
+depthscope reproduce yu2023/fig6 --set data=uoft-cs/cifar10 --set folder=out/fig6     the paper's own, sizes TABLE_1:
+9 trainings of 150 epochs, for a GPU; interrupted, the same command goes on. data is also a .npz or the folder
+cifar-10-batches-bin, and every size can be set: --set data=cifar10.npz --set epochs=2 --set depth=24 --set d=64.
+
+Held-out images are those of the validation split; the test split is looked at once, at the end. What is claimed of
+pre-norm needs a budget in which it converges: before CONVERGED epochs it is only slower (beyond/depth_race).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from depthscope.experiments._axes import finish
+from depthscope.experiments._claim import Claim, stated
+from depthscope.experiments._races import (
+    Race,
+    draw_bands,
+    ends,
+    last_similarity,
+    run_race,
+    training_curves,
+    validation_curves,
+)
+
+ARMS = ("post-norm, half the rate", "pre-norm", "de-escalated, tau = 1")
+TABLE_1 = {"depth": 80, "d": 192, "h": 8, "q": 384, "epochs": 150, "batch": 128, "lr": 1e-4, "augment": "auto"}
+DIGITS = {"depth": 24, "d": 32, "h": 4, "q": 64, "epochs": 20, "batch": 64, "lr": 1e-3, "augment": "none"}
+CONVERGED = 20  # epochs
+
+
+@dataclass(frozen=True)
+class Config:
+    """data: "digits", or where CIFAR-10 is. Sizes that are not set (0 and "") are those of DIGITS, or of TABLE_1."""
+
+    data: str = "digits"
+    depth: int = 0
+    d: int = 0
+    h: int = 0
+    q: int = 0
+    epochs: int = 0
+    batch: int = 0
+    lr: float = 0.0
+    augment: str = ""
+    trials: int = 3
+    folder: str = ""
+    side_by_side: bool = True
+    seed: int = 0
+
+    def size(self, name: str) -> Any:
+        return getattr(self, name) or (DIGITS if self.data == "digits" else TABLE_1)[name]
+
+
+SMOKE = Config(depth=8, h=2, q=32, epochs=2, lr=8e-3, trials=1, side_by_side=False)
+
+
+def race(cfg: Config) -> Race:
+    """The three arms; all that is not a size is as in the paper by default: AdamW, weight decay 0.1, 1/5 twice."""
+    return Race(
+        arms=(f"post_norm@{cfg.size('lr') / 2:g}", "pre_norm", "de_escalate:tau=1,at=block_out"),
+        seeds=range(cfg.seed, cfg.seed + cfg.trials),
+        model={name: cfg.size(name) for name in ("depth", "d", "h", "q")},
+        recipe={name: cfg.size(name) for name in ("epochs", "batch", "lr", "augment")},
+        task="digits" if cfg.data == "digits" else "cifar10",
+        options={} if cfg.data == "digits" else {"data": cfg.data},
+        side_by_side=cfg.side_by_side,
+        folder=cfg.folder,
+    )
+
+
+def run(cfg: Config) -> dict[str, Tensor]:
+    """Ends (arms, seeds); curves (arms, 3, points): mean, lowest, highest; t_sim of the trained (arms, states)."""
+    lanes = run_race(race(cfg))
+    step, loss = training_curves(lanes)
+    held_out_step, held_out = validation_curves(lanes)
+    return {
+        "train_loss": ends(lanes, "train", "loss"),
+        "test_loss": ends(lanes, "test", "loss"),
+        "test_accuracy": ends(lanes, "test", "accuracy"),
+        "step": step,
+        "loss": loss,
+        "held_out_step": held_out_step,
+        "held_out": held_out,
+        "t_sim": last_similarity(lanes),
+    }
+
+
+def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
+    post, pre, ours = numbers["train_loss"].mean(1)
+    accuracy = numbers["test_accuracy"].mean(1)
+    rows = [
+        ("training loss at the end, post-norm (half the rate) over de-escalated", post / ours, 1.5, float("inf")),
+        ("test accuracy, de-escalated minus post-norm", accuracy[2] - accuracy[0], 0.0, 1.0),
+        ("t_sim after the last block, post-norm, trained", numbers["t_sim"][0, -1], 0.1, 1.0),
+        ("t_sim after the last block, de-escalated, trained", numbers["t_sim"][2, -1], 0.0, 0.01),
+        ("training loss at the end, de-escalated over pre-norm", ours / pre, 0.0, 1.25),
+    ]
+    if cfg.size("epochs") >= CONVERGED:
+        rows.append(("test accuracy, de-escalated minus pre-norm", accuracy[2] - accuracy[1], -0.02, 0.02))
+    return stated(cfg.trials, *rows)
+
+
+def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
+    learned, held_out, tokens = figure.subplots(1, 3)
+    draw_bands(learned, numbers["step"], numbers["loss"], ARMS, smooth=9)
+    draw_bands(held_out, numbers["held_out_step"], numbers["held_out"], ARMS)
+    for row, arm in zip(numbers["t_sim"], ARMS, strict=True):
+        tokens.plot(row, label=arm)
+    learned.set(title="training loss", xlabel="step", ylim=(0, None))
+    held_out.set(title="loss on held-out images", xlabel="step", ylim=(0, None))
+    tokens.set(title="t_sim after training", xlabel="block", ylim=(-0.02, 1.02))
+    finish(learned, held_out, tokens)
