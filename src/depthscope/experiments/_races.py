@@ -138,3 +138,12 @@ def draw_bands(ax: Any, steps: Tensor, bands: Tensor, labels: Sequence[str], smo
         ax.plot(steps[window - 1 :][there], mean, color=colour, lw=1.5, label=label)
         ax.fill_between(steps[window - 1 :][there], lowest, highest, color=colour, alpha=0.15, lw=0)
     ax.axhline(CHANCE, color="0.5", ls=":", lw=1)
+
+
+def draw_accuracies(ax: Any, accuracies: Tensor, labels: Sequence[str]) -> None:
+    """A dot for each seed of each lane, (lanes, seeds), in the colours of its band."""
+    for place, (row, colour) in enumerate(zip(accuracies, cycle(COLOURS), strict=False)):
+        ax.plot([place] * len(row), row, "o", ms=5, alpha=0.7, color=colour)
+    ax.axhline(0.1, color="0.5", ls=":", lw=1)
+    ax.set_xticks(range(len(labels)), labels, rotation=30, ha="right", fontsize=8)
+    ax.set(title="test accuracy, one dot a seed", ylim=(0, 1.02))

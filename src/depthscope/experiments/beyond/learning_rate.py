@@ -15,7 +15,7 @@ from torch import Tensor
 
 from depthscope.experiments._axes import finish
 from depthscope.experiments._claim import Claim, stated
-from depthscope.experiments._races import CHANCE, Race, draw_bands, ends, run_race, training_curves
+from depthscope.experiments._races import CHANCE, Race, draw_accuracies, draw_bands, ends, run_race, training_curves
 from depthscope.training.arms import rate_words
 
 
@@ -72,14 +72,10 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
 
 
 def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
-    curves, bars = figure.subplots(1, 2)
+    curves, dots = figure.subplots(1, 2)
     names = [*(f"post-norm, {rate_words(rate)}" for rate in cfg.rates)]
     names += [f"{arm}, {rate_words(cfg.rates[0])}" for arm in ("pre-norm", "de-escalated")]
     draw_bands(curves, numbers["step"], numbers["loss"], names, smooth=9)
-    for place, row in enumerate(numbers["test_accuracy"]):
-        bars.plot([place] * len(row), row, "o", ms=5, alpha=0.7)
-    bars.axhline(0.1, color="0.5", ls=":", lw=1)
-    bars.set_xticks(range(len(names)), names, rotation=20, fontsize=8)
+    draw_accuracies(dots, numbers["test_accuracy"], names)
     curves.set(title="training loss", xlabel="step", ylim=(0, None))
-    bars.set(title="test accuracy, one dot a seed", ylim=(0, 1.02))
-    finish(curves, bars)
+    finish(curves, dots)

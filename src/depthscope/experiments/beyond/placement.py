@@ -17,7 +17,7 @@ from torch import Tensor
 
 from depthscope.experiments._axes import finish
 from depthscope.experiments._claim import Claim, stated
-from depthscope.experiments._races import CHANCE, Race, ends, last_similarity, run_race
+from depthscope.experiments._races import CHANCE, Race, draw_accuracies, ends, last_similarity, run_race
 
 STREAM = ("block_out", "sa_sum", "ffn_in")
 WEAK = 0.1  # tau, up to which it was said not to help
@@ -99,14 +99,10 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
 
 
 def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
-    ends_, tokens = figure.subplots(1, 2)
+    dots, tokens = figure.subplots(1, 2)
     names = list(arms(cfg))
-    for place, row in enumerate(numbers["test_accuracy"]):
-        ends_.plot([place] * len(row), row, "o", ms=5, alpha=0.7)
-    ends_.axhline(0.1, color="0.5", ls=":", lw=1)
-    ends_.set_xticks(range(len(names)), names, rotation=40, ha="right", fontsize=8)
+    draw_accuracies(dots, numbers["test_accuracy"], names)
     for row, name in zip(numbers["t_sim"], names, strict=True):
         tokens.plot(row, lw=1, label=name)
-    ends_.set(title=f"test accuracy after {cfg.epochs} epochs, one dot a seed", ylim=(0, 1.02))
     tokens.set(title="t_sim after training", xlabel="block", ylim=(-0.02, 1.02))
-    finish(ends_, tokens)
+    finish(dots, tokens)
