@@ -3,7 +3,7 @@
 Sites that act on the residual stream: block_out, sa_sum (X + SA, before the norm) and ffn_in (with the residual).
 Sites that a branch sees alone: sa_out (the output of attention) and attn_in (its input); the stream keeps its mean.
 
-depthscope reproduce beyond/placement     about 6 minutes on two cores: digits, 48 blocks, 6 epochs, 2 seeds, 12 arms.
+depthscope reproduce beyond/placement     about 5 minutes on two cores: digits, 48 blocks, 6 epochs, 2 seeds, 12 arms.
 
 The budget is short and the seeds are few: arms are told apart as trained or not, never ranked among those that are.
 That a branch alone and tau = 0.1 fail was found before, with other code, another split and one seed (TRAINING.md,
