@@ -3,7 +3,7 @@
 import pytest
 
 from depthscope.errors import DepthscopeError, UnknownNameError, UsageError
-from depthscope.training.arms import CAVEAT, arm, arms, rate_words, with_caveat
+from depthscope.training.arms import CAVEAT, a_third, arm, arms, rate_words, with_caveat
 from depthscope.training.build import Build
 
 
@@ -50,6 +50,20 @@ def test_the_caveat_stands_behind_plain_post_norm_alone() -> None:
     assert len(with_caveat(arms("post_norm,post_norm@1e-4"), 1e-3)) == 2  # somebody has thought of it
     assert len(with_caveat(arms("post_norm,post_norm@3e-3"), 1e-3)) == 3
     assert len(with_caveat(arms("pre_norm"), 1e-3)) == 1
+
+
+def test_the_caveat_stands_behind_post_norm_with_a_rate_of_its_own() -> None:
+    def names(texts: str) -> list[str]:
+        return [one.name for one in with_caveat(arms(texts), 1e-3)]
+
+    assert names("post_norm@1e-3,pre_norm") == ["post_norm@1e-3", "post_norm@3e-4", "pre_norm"]
+    assert names("post_norm@2e-3,post_norm") == ["post_norm@2e-3", "post_norm@7e-4", "post_norm", "post_norm@3e-4"]
+    assert names("post_norm@1e-3,post_norm") == ["post_norm@1e-3", "post_norm@3e-4", "post_norm"]  # never twice
+
+
+def test_a_third_is_a_third() -> None:
+    assert [a_third(lr) for lr in (1e-3, 5e-4, 4e-4, 8e-3, 3e-3)] == [3e-4, 1.7e-4, 1.3e-4, 2.7e-3, 1e-3]
+    assert all(abs(3 * a_third(lr) / lr - 1) <= 0.101 for lr in (k * 1e-5 for k in range(1, 400)))
 
 
 def test_rates_as_people_write_them() -> None:

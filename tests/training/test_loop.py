@@ -217,6 +217,11 @@ def test_the_command_trains_and_says_how_well(tmp_path: Path) -> None:
     run = Run.load(tmp_path / "run.json")
     assert run.build.remedy_settings == {"tau": 0.5} and run.build.weights == "xavier" and run.recipe.clip == 1
     assert str(run) in done.stdout.replace("\n", "")
+    smaller = ["train", "digits", "--depth", "1", "--epochs", "1", "--set", "train=128"]
+    assert "done after 2 steps" in CliRunner().invoke(app, smaller).stdout
+    assert "done after 2 steps" in CliRunner().invoke(app, [*smaller, "--remedy", "de_escalate"]).stdout
+    with pytest.raises(UnknownNameError, match=r"digits: no option is called 'data'"):
+        CliRunner().invoke(app, ["train", "digits", "--data", "x"], catch_exceptions=False)
     with pytest.raises(UnknownNameError, match=r"no setting is called 'clp'. Did you mean clip"):
         CliRunner().invoke(app, ["train", "digits", "--set", "clp=1"], catch_exceptions=False)
     with pytest.raises(UsageError, match=r"none was named. Add --remedy de_escalate"):

@@ -1,4 +1,4 @@
-"""depthscope compare: train arms side by side under one budget, and say which differences are real."""
+"""depthscope compare: train arms side by side under one budget, and say which differences are more than noise."""
 
 import json
 from collections.abc import Callable, Iterator

@@ -30,7 +30,7 @@ def command(
     seed: options.Seed = 0,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Another setting of recipe, model or remedy: --set clip=1 --set weights=xavier."),
+        typer.Option("--set", help="Another setting of recipe, model, task or remedy: --set clip=1 --set train=500."),
     ] = None,
     folder: Annotated[str | None, typer.Option(help="Checkpoints and run.json go here; a run there goes on.")] = None,
     every_steps: Annotated[int | None, typer.Option(help="Steps between checkpoints; else one an epoch.")] = None,
@@ -52,10 +52,11 @@ def command(
     from depthscope.training.progress import bar
     from depthscope.training.tasks import task as load
 
-    learned = load(task, **({} if data is None else {"data": data}))
     model = {"depth": depth, "d": width, "h": heads, "q": ffn, "wiring": wiring, "remedy": remedy, "at": at}
     steps = {"epochs": epochs, "batch": batch, "lr": lr, "seed": seed}
-    build, recipe = chosen(model, steps, ({} if tau is None else {"tau": tau}) | parsed(settings or []))
+    more = ({} if tau is None else {"tau": tau}) | parsed(settings or [])
+    build, recipe, options = chosen(task, model | steps, more)
+    learned = load(task, **options | ({} if data is None else {"data": data}))
     first = os.environ.get("RANK", "0") == "0"
     try:
         with ExitStack() as stack:
@@ -70,25 +71,22 @@ def command(
         raise typer.Exit(1 if run.status == "diverged" else 130)
 
 
-def chosen(model: dict[str, Any], steps: dict[str, Any], more: dict[str, Any]) -> tuple[Any, Any]:
-    """Build and Recipe from the options; what is set besides goes to the one that knows it, else to the remedy."""
-    from dataclasses import fields
-
+def chosen(task: str, usual: dict[str, Any], more: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
+    """Build, Recipe and the task's options; what is set besides goes to the one that knows it, else to the remedy."""
     from depthscope._registry import unknown
     from depthscope.errors import UnknownNameError
     from depthscope.training.build import Build
+    from depthscope.training.choices import sort_choices
     from depthscope.training.recipe import Recipe
 
-    known = {name: {f.name for f in fields(kind)} for name, kind in (("model", Build), ("recipe", Recipe))}
-    model = model | {name: value for name, value in more.items() if name in known["model"]}
-    steps = steps | {name: value for name, value in more.items() if name in known["recipe"]}
-    rest = {name: value for name, value in more.items() if name not in known["model"] | known["recipe"]}
-    if rest and model["remedy"] is None:
-        name = next(iter(rest))
+    found = sort_choices(task, usual | more)
+    if found.rest and found.build["remedy"] is None:
+        name = next(iter(found.rest))
         if name == "tau":
             raise UsageError("--tau: says how a remedy acts; none was named. Add --remedy de_escalate.")
-        raise UnknownNameError("--set: " + unknown("setting", name, known["model"] | known["recipe"]))
-    return Build(**model | ({"remedy_settings": rest} if rest else {})), Recipe(**steps)
+        raise UnknownNameError("--set: " + unknown("setting", name, found.known))
+    settings = {"remedy_settings": found.rest} if found.rest else {}
+    return Build(**found.build | settings), Recipe(**found.recipe), found.options
 
 
 def leave_the_others() -> None:

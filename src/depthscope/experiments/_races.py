@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.errors import DepthscopeError
+from depthscope.errors import DepthscopeError, UsageError
 from depthscope.experiments._progress import tell
 from depthscope.reports.chart import COLOURS
+from depthscope.reports.training_curves import smooth
 from depthscope.training.arms import arms as read_arms
 from depthscope.training.build import Build
 from depthscope.training.compare import compare
@@ -30,8 +31,8 @@ CHANCE = math.log(10)  # the loss of a guess; all tasks here have ten classes
 class Race:
     """All arms share model (depth, d, h, q), recipe (epochs, lr, batch, ...), task with its options, and the seeds.
 
-    side_by_side: every run is a process of its own; a race of seconds is faster in this one. folder: runs that are
-    there go on; "" is a temporary one.
+    side_by_side: every run is a process of its own; a race of seconds is faster in this one. folder: where the
+    processes keep their runs, and those that are there go on; "" is a temporary one.
     """
 
     arms: Sequence[str]
@@ -50,6 +51,11 @@ class Race:
 
 def run_race(race: Race, *, done: int = 0, total: int = 0) -> list[Lane]:
     """Train every arm with every seed. For the progress: `done` runs of `total` came in races before this one."""
+    if race.folder and not race.side_by_side:
+        raise UsageError(
+            f"folder: runs are kept only when each is a process of its own; got {race.folder!r} and side_by_side = "
+            "False. Leave the folder out, or --set side_by_side=true."
+        )
     total = total or race.runs
     lanes = _in_processes(race, done, total) if race.side_by_side else _here(race, done, total)
     for lane in lanes:
@@ -74,13 +80,16 @@ def _in_processes(race: Race, done: int, total: int) -> list[Lane]:
 
 def _here(race: Race, done: int, total: int) -> list[Lane]:
     task, base, recipe = load_task(race.task, **race.options), Build(**race.model), Recipe(**race.recipe)
-    lanes: list[Lane] = []
+    lanes, steps = list[Lane](), recipe.steps(len(task.train))
     with _one_thread():
         for arm in read_arms(race.arms):
             rate, runs = arm.lr or recipe.lr, dict[int, Run]()
             for seed in race.seeds:
                 tell(done + len(lanes) * len(race.seeds) + len(runs), total)
-                runs[seed] = thinned(train(arm.build(base), task, replace(recipe, lr=rate, seed=seed)))
+                run = train(arm.build(base), task, replace(recipe, lr=rate, seed=seed))
+                if not run.ended:  # ^C only asks a training to stop; the race is to stop too
+                    raise KeyboardInterrupt
+                runs[seed] = thinned(run, steps)
             lanes.append(Lane(arm, rate, runs, {}))
     return lanes
 
@@ -104,8 +113,11 @@ def ends(lanes: Sequence[Lane], split: str, what: str) -> Tensor:
 def training_curves(lanes: Sequence[Lane]) -> tuple[Tensor, Tensor]:
     """(steps, losses of batches (lanes, 3, steps): mean, lowest, highest over seeds); nan where all have diverged."""
     curves = [lane.curve("loss") for lane in lanes]
-    steps = max((curve[0] for curve in curves), key=len)
-    bands = [[line + [math.nan] * (len(steps) - len(line)) for line in curve[1:]] for curve in curves]
+    steps = sorted({step for curve in curves for step in curve[0]})
+    bands = []
+    for seen, *lines in curves:
+        there = [dict(zip(seen, line, strict=True)) for line in lines]
+        bands.append([[line.get(step, math.nan) for step in steps] for line in there])
     return torch.tensor(steps), torch.tensor(bands)
 
 
@@ -128,15 +140,13 @@ def last_similarity(lanes: Sequence[Lane]) -> Tensor:
     return torch.tensor([lane.similarity()[1][-1] for lane in lanes])
 
 
-def draw_bands(ax: Any, steps: Tensor, bands: Tensor, labels: Sequence[str], smooth: int = 1) -> None:
-    """A line for each lane, running means over `smooth` steps, and a band from the lowest to the highest seed."""
-    window = max(1, min(smooth, len(steps)))
-    smoothed = bands.unfold(-1, window, 1).mean(-1)
-    for lines, label, colour in zip(smoothed, labels, cycle(COLOURS), strict=False):
+def draw_bands(ax: Any, steps: Tensor, bands: Tensor, labels: Sequence[str], batches: bool = False) -> None:
+    """A line for each lane and a band from the lowest to the highest seed; of single batches, running means."""
+    for lines, label, colour in zip(bands, labels, cycle(COLOURS), strict=False):
         there = ~lines[0].isnan()
-        mean, lowest, highest = lines[:, there]
-        ax.plot(steps[window - 1 :][there], mean, color=colour, lw=1.5, label=label)
-        ax.fill_between(steps[window - 1 :][there], lowest, highest, color=colour, alpha=0.15, lw=0)
+        mean, lowest, highest = (smooth(line) if batches else line for line in lines[:, there].tolist())
+        ax.plot(steps[there], mean, color=colour, lw=1.5, label=label)
+        ax.fill_between(steps[there], lowest, highest, color=colour, alpha=0.15, lw=0)
     ax.axhline(CHANCE, color="0.5", ls=":", lw=1)
 
 

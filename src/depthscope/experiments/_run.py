@@ -150,19 +150,21 @@ def run_one(
     return Reproduction(name, config, smoke, numbers, module.claims(numbers, config), time.perf_counter() - begin)
 
 
+# A module whose experiment makes sense with less says so in a LEAST of its own.
 LEAST = {"seed": 0, "n": 2, "depth": 2, "trials": 2, "draws": 2, "cases": 2, "pairs": 8, "points": 10}
 
 
 def configured(name: str, config: Any, settings: dict[str, Any]) -> Any:
     """The settings put into an experiment's Config, held to the kind of its defaults and the LEAST that makes sense."""
+    bounds = LEAST | getattr(module_of(name), "LEAST", {})
     for key, value in settings.items():
         like = getattr(config, key)
         value = settings[key] = tuple(value) if isinstance(value, list) else value
         entries, likes = (value, like) if isinstance(like, tuple) and isinstance(value, tuple) else ((value,), (like,))
         if not entries or not all(_alike(entry, likes[0]) for entry in entries):
             raise UsageError(f"{name}: {key} must be like {like!r}; got {value!r}.")
-        least = LEAST.get(key, 1)
-        if any(isinstance(entry, int) and isinstance(likes[0], int) and entry < least for entry in entries):
+        least = bounds.get(key, 1)
+        if any(type(entry) is type(likes[0]) is int and entry < least for entry in entries):
             raise UsageError(f"{name}: {key} must be {least} or more; got {value!r}.")
         if key == "seed" and entries[0] >= 2**63:
             raise UsageError(f"{name}: seed must be below 2^63; got {value}.")

@@ -7,7 +7,7 @@ from typing import Any
 from depthscope.training.arms import CAVEAT, rate_words
 from depthscope.training.comparison import Comparison
 from depthscope.training.lane import Lane
-from depthscope.training.significance import FEWEST
+from depthscope.training.significance import FEWEST, LEVEL
 
 COLUMNS = ("arm", "lr", "test accuracy", "test loss", "train loss", "seconds", "seeds")
 FOLDED = {"arm": 13, "seeds": 8}  # may take several lines, of no fewer letters
@@ -81,7 +81,7 @@ def sentences(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def differences_in_words(comparison: Comparison) -> list[str]:
-    """Which differences of test accuracy are real and which are within noise."""
+    """Which differences of test accuracy are more than noise between seeds, and which are within it."""
     found = comparison.differences()
     if not found:
         return []
@@ -95,12 +95,21 @@ def differences_in_words(comparison: Comparison) -> list[str]:
             f"Take --seeds {FEWEST + seeds - have} or more."
         ]
     lines = [_difference(one, comparison) for one in found]
-    corrected = f", p corrected for {len(found)} comparisons by Holm's method" if len(found) > 1 else ""
+    tested = sum(not math.isnan(one.p) for one in found)
+    corrected = f", p corrected for {tested} comparisons by Holm's method" if tested > 1 else ""
     note = (
         f"(Mean ± deviation of the differences over seeds, paired t-test{corrected}; the sign-flip test cannot fall "
-        f"below {2.0 ** (1 - have):.2g} with as many seeds.)"
+        f"below {2.0 ** (1 - have):.2g} with as many seeds. All of it is over seeds, {_on_these_images(comparison)}.)"
     )
     return [*lines, note]
+
+
+def _on_these_images(comparison: Comparison) -> str:
+    """What seeds cannot tell: the deviation of an accuracy over other test images, the largest of all arms."""
+    images = comparison.facts["images"]["test"]
+    means = [lane.mean("test", "accuracy") for lane in comparison.lanes if lane.done]
+    moved = 100 * max(math.sqrt(p * (1 - p) / images) for p in means)
+    return f"on these {images} test images; other images would move an accuracy by about ± {moved:.1f} points"
 
 
 def _difference(one: Any, comparison: Comparison) -> str:
@@ -146,17 +155,27 @@ def _at_chance(lane: Lane, chance: float) -> list[str]:
 
 def _caveat(comparison: Comparison, lane: Lane) -> list[str]:
     """What a third of the rate does to post-norm."""
-    name = lane.arm.name.partition("@")[0]
-    usual, slow = comparison[name], lane.mean("test", "accuracy")
-    fast = usual.mean("test", "accuracy")
+    usual = _before_caveat(comparison, lane)
+    name, slow, fast = lane.arm.name.partition("@")[0], lane.mean("test", "accuracy"), usual.mean("test", "accuracy")
     if math.isnan(slow) or math.isnan(fast):
         return [f"{name} at {CAVEAT} ({rate_words(lane.lr)}): there is nothing to compare, no run was done."]
     here = f"{name} at {CAVEAT} ({rate_words(lane.lr)}) reaches {slow:.1%}, at {rate_words(usual.lr)} {fast:.1%}: "
-    if slow <= at_chance(comparison.facts["guess"], comparison.facts["images"]["test"]):
+    chance = at_chance(comparison.facts["guess"], comparison.facts["images"]["test"])
+    pair = {usual.arm.name, lane.arm.name}
+    differ = any(one.p < LEVEL for one in comparison.differences() if {one.above, one.below} == pair)
+    if max(slow, fast) <= chance:
         return [here + "the smaller rate does not save it here. A still smaller one might."]
-    if slow > fast:
+    if fast <= chance or (differ and slow > fast):
         return [here + "how badly it does beside the others is a matter of the rate; one rate for all overstates it."]
-    return [here + "the smaller rate is no help here."]
+    if slow <= chance or differ:
+        return [here + "the smaller rate is no help here."]
+    return [here + "the rate makes no difference that can be told."]
+
+
+def _before_caveat(comparison: Comparison, lane: Lane) -> Lane:
+    """The lane whose third of the rate this is."""
+    plain = [one for one in comparison.lanes if one.arm.plain and one.arm.remark != CAVEAT]
+    return min(plain, key=lambda one: abs(math.log(one.lr / 3 / lane.lr)))
 
 
 def _reused(comparison: Comparison) -> list[str]:
@@ -170,8 +189,8 @@ def rates_in_words(comparison: Comparison) -> str:
     if comparison.rates:
         return comparison.rates
     return (
-        f"Arms without a rate of their own had lr {rate_words(comparison.recipe.lr)}, which was tuned for "
-        "none of them: --search 8 finds a rate for each on the validation split."
+        f"Arms without a rate of their own had lr {rate_words(comparison.recipe.lr)}, the same for all, and no search "
+        "was made: --search 8 finds a rate for each on the validation split."
     )
 
 

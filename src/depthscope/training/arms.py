@@ -78,17 +78,24 @@ def arms(texts: str | Iterable[str]) -> list[Arm]:
 def with_caveat(chosen: Sequence[Arm], lr: float) -> list[Arm]:
     """The arms, and behind plain post_norm the same at a third of the rate: its failure depends on the rate.
 
-    Not added where somebody gave post_norm a smaller rate already.
+    Not added where somebody gave post_norm a rate below lr, which all share, already; nor twice the same.
     """
     if any(one.plain and one.lr is not None and one.lr < lr for one in chosen):
         return list(chosen)
-    third = float(f"{lr / 3:.0e}")
-    lanes: list[Arm] = []
+    lanes, rates = list[Arm](), {one.lr or lr for one in chosen if one.plain}
     for one in chosen:
         lanes.append(one)
-        if one.plain and one.lr is None:
-            lanes.append(replace(one, name=f"{one.name}@{rate_words(third)}", lr=third, remark=CAVEAT))
+        third = a_third(one.lr or lr)
+        if one.plain and third not in rates:
+            rates.add(third)
+            lanes.append(replace(one, name=f"{PLAIN}@{rate_words(third)}", lr=third, remark=CAVEAT))
     return lanes
+
+
+def a_third(lr: float) -> float:
+    """Of a rate, as people round it: to one digit where that is off by a tenth at most (1e-3: 3e-4), else to two."""
+    round_one = float(f"{lr / 3:.0e}")
+    return round_one if abs(3 * round_one / lr - 1) < 0.101 else float(f"{lr / 3:.1e}")
 
 
 def rate_words(lr: float) -> str:

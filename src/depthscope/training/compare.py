@@ -1,24 +1,24 @@
 """compare: arms x seeds under one budget, each a process of its own; the same weights and data order per seed."""
 
-import inspect
 import math
 import os
 import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from depthscope._files import check_writable
-from depthscope._registry import lookup, unknown
+from depthscope._registry import unknown
 from depthscope.errors import UnknownNameError, UsageError
 from depthscope.training.arms import arms as read_arms
 from depthscope.training.arms import with_caveat
 from depthscope.training.augment import augmentation
 from depthscope.training.build import Build
+from depthscope.training.choices import sort_choices
 from depthscope.training.comparison import Comparison
 from depthscope.training.plan import Plan
 from depthscope.training.pool import Watch
@@ -86,16 +86,10 @@ def _sorted_choices(task: str, choices: dict[str, Any]) -> tuple[Build, Recipe, 
         raise UsageError(
             f"compare: the task must be named, for every process loads it itself; got {type(task).__name__}."
         )
-    of_build = {f.name for f in fields(Build)} - {*OF_THE_ARM}
-    of_recipe = {f.name for f in fields(Recipe)} - {"seed"}
-    of_task = {*inspect.signature(lookup("task", task)).parameters}
-    for name in choices:
-        if name not in of_build | of_recipe | of_task:
-            known = of_build | of_recipe | of_task
-            raise UnknownNameError("compare: " + unknown(f"choice for {task}", name, known))
-    build = Build(**{name: value for name, value in choices.items() if name in of_build})
-    recipe = Recipe(**{name: value for name, value in choices.items() if name in of_recipe})
-    return build, recipe, {name: value for name, value in choices.items() if name in of_task}
+    found = sort_choices(task, choices, taken=(*OF_THE_ARM, "seed"))
+    for name in found.rest:
+        raise UnknownNameError("compare: " + unknown(f"choice for {task}", name, found.known))
+    return Build(**found.build), Recipe(**found.recipe), found.options
 
 
 def _numbers(seeds: int | Sequence[int]) -> list[int]:

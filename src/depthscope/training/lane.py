@@ -105,14 +105,18 @@ class Lane:
         return cls(Arm(**record["arm"]), record["lr"], runs, failed, trials)
 
 
-def thinned(run: Run) -> Run:
-    """The run with at most POINTS steps in its history, each the mean over a stretch of steps; the step is its last."""
-    width = math.ceil(len(run.history["step"]) / POINTS)
+def thinned(run: Run, total: int) -> Run:
+    """The run with at most POINTS steps in its history, each the mean over a stretch of steps; the step is its last.
+
+    total: the steps that were planned. They decide the stretches, so that a run that diverged early has those of the
+    others; its last one may be a part of a stretch.
+    """
+    width = math.ceil(total / POINTS)
     if width <= 1:
         return run
     starts = range(0, len(run.history["step"]), width)
     history = {name: [fmean(run.history[name][i : i + width]) for i in starts] for name in HISTORY[1:]}
-    return replace(run, history={"step": [run.history["step"][i : i + width][-1] for i in starts], **history})
+    return replace(run, history={"step": [min(i + width, total) - 1 for i in starts], **history})
 
 
 def _points(run: Run, what: str) -> list[tuple[int, float]]:

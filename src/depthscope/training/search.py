@@ -1,13 +1,15 @@
 """A learning rate for each arm, chosen on the validation split: equal trials, shared by all who share the storage."""
 
+import json
 import math
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
-from depthscope.errors import MissingExtraError, UsageError
+from depthscope.errors import MissingExtraError, RecordError, UsageError
 from depthscope.training.arms import rate_words
 from depthscope.training.job import Job
 from depthscope.training.run import Run
@@ -32,7 +34,32 @@ def storage_of(folder: Path, url: str | None) -> Any:
                 f"{str(error).splitlines()[0]}. Leave it out for a file in the folder."
             ) from error
     folder.mkdir(parents=True, exist_ok=True)
-    return optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(folder / JOURNAL)))
+    return _journal(optuna, folder / JOURNAL)
+
+
+def _journal(optuna: Any, path: Path) -> Any:
+    """The journal file, every line of which must be whole: Optuna would fail at a damaged one, here or later."""
+    try:
+        if not _whole(path):
+            time.sleep(LOOK)  # somebody may be writing to it this very moment
+            if not _whole(path):
+                raise ValueError("a line of it is cut off or is no JSON")
+        return optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RecordError(
+            f"{path}: must be a journal of trials by Optuna; it is damaged: {error}. "
+            "Delete it to search anew; finished runs stay."
+        ) from None
+
+
+def _whole(path: Path) -> bool:
+    if not path.exists():
+        return True
+    *lines, rest = path.read_bytes().split(b"\n")
+    try:
+        return rest == b"" and all(isinstance(json.loads(line), dict) for line in lines)
+    except ValueError:
+        return False
 
 
 class Search:
@@ -42,6 +69,9 @@ class Search:
     job of a trial. A trial is judged by its validation loss; one that diverged counts, and loses. One that failed for
     reasons outside of it (a full disk, no memory) says nothing about its rate: another takes its place, RETRIES times
     for each arm; after that it is lost. Failures of earlier searches are forgiven: their reason may be gone.
+
+    A trial has a rank, the least that is free: 0 is the given rate, the others are seeds of what is drawn. So one that
+    takes the place of another has its rate, as long as rates are drawn at random, and goes on in its folder.
     """
 
     def __init__(
@@ -153,16 +183,17 @@ class Search:
         if len(before) + len(self.lost(arm)) >= self.trials:
             self._fail(arm, trial)
             return None
+        rank = _free_rank(before)
+        trial.set_user_attr("rank", rank)
         trial.set_user_attr("worker", worker())
-        given = all(t.params.get("lr", self.lr) != self.lr for t in before)  # nobody has the given rate, or may get it
-        study.sampler = self._sampler(trial.number, self.lr if given else None)
+        study.sampler = self._sampler(rank, None if rank else self.lr)
         trial.suggest_float("lr", *self.range, log=True)
         return trial
 
-    def _sampler(self, number: int, rate: float | None = None) -> Any:
-        """TPE, seeded by the trial's number: two workers never draw the same, all arms draw the same at first."""
+    def _sampler(self, rank: int, rate: float | None = None) -> Any:
+        """TPE, seeded by the trial's rank: two workers do not draw the same, all arms draw the same at first."""
         samplers = self._optuna.samplers
-        learned = samplers.TPESampler(seed=number, n_startup_trials=DRAWN, multivariate=False)
+        learned = samplers.TPESampler(seed=rank, n_startup_trials=DRAWN, multivariate=False)
         if rate is None:
             return learned
         with warnings.catch_warnings():
@@ -171,6 +202,12 @@ class Search:
 
     def _fail(self, arm: str, trial: Any) -> None:
         self.studies[arm].tell(trial, state=self._optuna.trial.TrialState.FAIL, skip_if_finished=True)
+
+
+def _free_rank(before: Sequence[Any]) -> int:
+    """The least rank that none of the trials before has; each that was asked for a moment ago will take one first."""
+    ranks = [t.user_attrs.get("rank") for t in before]
+    return next(islice((rank for rank in count() if rank not in ranks), ranks.count(None), None))
 
 
 def best(trials: Iterable[Any]) -> Any:

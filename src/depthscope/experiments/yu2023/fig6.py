@@ -7,13 +7,16 @@ Post-norm has half the learning rate of the others, as in the paper.
 depthscope reproduce yu2023/fig6     here: digits in place of CIFAR-10, sizes DIGITS, about 3 minutes on two cores.
 depthscope reproduce yu2023/fig6 --set data=uoft-cs/cifar10 --set folder=out/fig6     the paper's own, sizes TABLE_1:
 9 trainings of 150 epochs, for a GPU; interrupted, the same command goes on. data is also a .npz or the folder
-cifar-10-batches-bin, and every size can be set: --set data=cifar10.npz --set epochs=2 --set depth=24 --set d=64.
+cifar-10-batches-bin, and every size can be set: --set data=cifar10.npz --set epochs=2 --set depth=24 --set d=64; --set
+train=5000 --set test=2000 takes a part of the images.
 
-On digits post-norm at half the rate is slower and ends at 5 times the loss, but it trains; at the rate of the others
-it does not (beyond/learning_rate). Held-out images are those of the validation split; the test split is looked at once,
-at the end. What is claimed of test accuracy beside pre-norm needs a budget in which that converges, CONVERGED epochs.
+On digits post-norm at half the rate is slower and ends at 5 times the loss, but it trains, and its tokens do not stay
+alike (t_sim .36: known to differ); at the rate of the others it does not train (beyond/learning_rate). Held-out images
+are those of the validation split; the test split is looked at once, at the end. The claims are the paper's from
+CONVERGED epochs on; a shorter run is only asked whether it is on its way.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,13 +39,20 @@ ARMS = ("post-norm, half the rate", "pre-norm", "de-escalated, tau = 1")
 TABLE_1 = {"depth": 80, "d": 192, "h": 8, "q": 384, "epochs": 150, "batch": 128, "lr": 1e-4, "augment": "auto"}
 DIGITS = {"depth": 24, "d": 32, "h": 4, "q": 64, "epochs": 20, "batch": 64, "lr": 1e-3, "augment": "none"}
 CONVERGED = 20  # epochs
+SOME = 1e-4  # of accuracy: one of the 10,000 test images of CIFAR-10
+LEAST = {"trials": 1}  # that can be set
 
 
 @dataclass(frozen=True)
 class Config:
-    """data: "digits", or where CIFAR-10 is. Sizes that are not set (0 and "") are those of DIGITS, or of TABLE_1."""
+    """data: "digits", or where CIFAR-10 is. Sizes that are not set (0 and "") are those of DIGITS, or of TABLE_1.
+
+    train, test: how many images of each are used; 0 is all. digits knows only train.
+    """
 
     data: str = "digits"
+    train: int = 0
+    test: int = 0
     depth: int = 0
     d: int = 0
     h: int = 0
@@ -65,13 +75,14 @@ SMOKE = Config(depth=8, h=2, q=32, epochs=2, lr=8e-3, trials=1, side_by_side=Fal
 
 def race(cfg: Config) -> Race:
     """The three arms; all that is not a size is as in the paper by default: AdamW, weight decay 0.1, 1/5 twice."""
+    options = {"data": "" if cfg.data == "digits" else cfg.data, "train": cfg.train, "test": cfg.test}
     return Race(
         arms=(f"post_norm@{cfg.size('lr') / 2:g}", "pre_norm", "de_escalate:tau=1,at=block_out"),
         seeds=range(cfg.seed, cfg.seed + cfg.trials),
         model={name: cfg.size(name) for name in ("depth", "d", "h", "q")},
         recipe={name: cfg.size(name) for name in ("epochs", "batch", "lr", "augment")},
         task="digits" if cfg.data == "digits" else "cifar10",
-        options={} if cfg.data == "digits" else {"data": cfg.data},
+        options={name: value for name, value in options.items() if value},
         side_by_side=cfg.side_by_side,
         folder=cfg.folder,
     )
@@ -96,22 +107,39 @@ def run(cfg: Config) -> dict[str, Tensor]:
 
 def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     post, pre, ours = numbers["train_loss"].mean(1)
-    accuracy = numbers["test_accuracy"].mean(1)
-    rows = [
-        ("training loss at the end, post-norm (half the rate) over de-escalated", post / ours, 1.5, float("inf")),
-        ("test accuracy, de-escalated minus post-norm", accuracy[2] - accuracy[0], 0.0, 1.0),
-        ("t_sim after the last block, post-norm, trained", numbers["t_sim"][0, -1], 0.1, 1.0),
-        ("t_sim after the last block, de-escalated, trained", numbers["t_sim"][2, -1], 0.0, 0.01),
-        ("training loss at the end, de-escalated over pre-norm", ours / pre, 0.0, 1.25),
+    accuracy = numbers["test_accuracy"]
+    ahead, escalated = accuracy[2] - accuracy[0], numbers["t_sim"][0, -1]
+    loss_of_post = "training loss at the end, post-norm (half the rate) over de-escalated"
+    loss_of_pre = "training loss at the end, de-escalated over pre-norm"
+    kept = ("t_sim after the last block, de-escalated, trained", numbers["t_sim"][2, -1], 0.0, 0.01)
+    if cfg.size("epochs") < CONVERGED:
+        return stated(
+            cfg.trials,
+            (f"on its way: {loss_of_post}", post / ours, 1.5, math.inf),
+            ("on its way: test accuracy, de-escalated minus post-norm", ahead.mean(), 0.0, 1.0),
+            (f"on its way: {loss_of_pre}", ours / pre, 0.0, 1.25),
+            kept,
+        )
+    return [
+        *stated(
+            cfg.trials,
+            (loss_of_post, post / ours, 2.0, math.inf),
+            ("test accuracy, de-escalated minus post-norm: least over seeds", ahead.min(), SOME, 1.0),
+            (loss_of_pre, ours / pre, 0.0, 1.0),
+            ("test accuracy, de-escalated minus pre-norm", (accuracy[2] - accuracy[1]).mean(), -0.02, 0.02),
+            kept,
+        ),
+        *stated(
+            cfg.trials,
+            ("t_sim after the last block, post-norm, trained: escalated", escalated, 0.9, 1.0),
+            expected=False,
+        ),
     ]
-    if cfg.size("epochs") >= CONVERGED:
-        rows.append(("test accuracy, de-escalated minus pre-norm", accuracy[2] - accuracy[1], -0.02, 0.02))
-    return stated(cfg.trials, *rows)
 
 
 def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     learned, held_out, tokens = figure.subplots(1, 3)
-    draw_bands(learned, numbers["step"], numbers["loss"], ARMS, smooth=9)
+    draw_bands(learned, numbers["step"], numbers["loss"], ARMS, batches=True)
     draw_bands(held_out, numbers["held_out_step"], numbers["held_out"], ARMS)
     for row, arm, colour in zip(numbers["t_sim"], ARMS, COLOURS, strict=False):
         tokens.plot(row, color=colour, label=arm)

@@ -1,4 +1,4 @@
-"""Tasks: one task, one file, found by name. Each gives images in three splits; nothing is chosen on test data."""
+"""Tasks: one task, one file, found by name. Each gives images in three splits; no run chooses on test data."""
 
 import inspect
 from typing import Any
