@@ -23,6 +23,7 @@ bench: .venv/test
 	$(BIN)/python benchmarks/remedies.py
 	$(BIN)/python benchmarks/forecast.py
 	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/language.py
 
 docs: .venv/demo
 	$(BIN)/python -m depthscope.notation > docs/notation.md

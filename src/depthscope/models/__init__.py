@@ -1,9 +1,15 @@
 """Reference models in the papers' letters, presets at random initialisation, and whatever a user points at."""
 
+from depthscope.models.adaptive import TiedVocabulary
 from depthscope.models.block import Block, SelfAttention
+from depthscope.models.decoder import Decoder, decoder
 from depthscope.models.design import Design
 from depthscope.models.ffn import FeedForward
+from depthscope.models.relative_attention import RelativeAttention
+from depthscope.models.segment_memory import SegmentMemory
 from depthscope.models.transformer import Transformer, classic
+from depthscope.models.transformer_xl import TransformerXL, transformer_xl
 from depthscope.models.vit import ViT, vit
 
-__all__ = ["classic", "vit", "Transformer", "ViT", "Block", "SelfAttention", "FeedForward", "Design"]
+__all__ = ["classic", "vit", "transformer_xl", "decoder", "Transformer", "ViT", "TransformerXL", "Decoder", "Block"]
+__all__ += ["SelfAttention", "RelativeAttention", "FeedForward", "TiedVocabulary", "SegmentMemory", "Design"]

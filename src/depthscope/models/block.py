@@ -1,13 +1,19 @@
 """One Transformer block in the letters of Algorithm 1 (Yu & Zhang 2023, section 2.1)."""
 
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from depthscope._registry import lookup
 from depthscope.models.design import Design, State
+from depthscope.models.segment_memory import Recall
+
+Branch = Callable[[Tensor], Tensor]
 
 
 class SelfAttention(nn.Module):
@@ -55,16 +61,25 @@ class SelfAttention(nn.Module):
 class Block(nn.Module):
     """One block: attention and feed-forward, joined by a wiring. X (..., n, d) -> (..., n, d).
 
-    Where a wiring has further streams, they follow X and come back after it: block(X, D) -> (X, D).
+    Where a wiring has further streams, they follow X and come back after it: block(X, D) -> (X, D). recall is for an
+    attention that remembers earlier tokens. Dropout acts on what the branches give.
     """
 
-    def __init__(self, design: Design, index: int = 1) -> None:
+    gradient_checkpointing = False  # whether training keeps the input alone and computes the rest again backwards
+
+    def __init__(
+        self,
+        design: Design,
+        index: int = 1,
+        attention: Callable[[Design], nn.Module] = SelfAttention,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
-        self.attention = SelfAttention(design)
+        self.attention: Any = attention(design)
         self.ffn = lookup("activation", design.activation)(design)
         self.wiring = lookup("wiring", design.wiring)(design, index)
         self.wiring.fit_(self.attention, self.ffn)
-        self.h, self.weights = design.h, design.weights
+        self.h, self.weights, self.dropout = design.h, design.weights, dropout
         self.reset_parameters()
 
     @torch.no_grad()
@@ -86,7 +101,20 @@ class Block(nn.Module):
 
     def steps(self, X: Tensor, *streams: Tensor) -> dict[str, Tensor]:
         """The states inside the block by their letters, in the order in which they arise; the last is the output."""
-        return self.wiring.steps((X, *streams) if streams else X, self.attention, self.ffn)
+        return self.wiring.steps((X, *streams) if streams else X, *self._branches(None))
 
-    def forward(self, X: Tensor, *streams: Tensor) -> State:
-        return self.wiring((X, *streams) if streams else X, self.attention, self.ffn)
+    def forward(self, X: Tensor, *streams: Tensor, recall: Recall | None = None) -> State:
+        if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
+            return checkpoint(self._wired, recall, X, *streams, use_reentrant=False)  # hooks of the block stay outside
+        return self._wired(recall, X, *streams)
+
+    def _wired(self, recall: Recall | None, X: Tensor, *streams: Tensor) -> State:
+        return self.wiring((X, *streams) if streams else X, *self._branches(recall))
+
+    def _branches(self, recall: Recall | None) -> tuple[Branch, Branch]:
+        """Attention and feed-forward network as the wiring calls them."""
+        SA: Branch = self.attention if recall is None else lambda X: self.attention(X, recall)
+        if not self.dropout:
+            return SA, self.ffn
+        p, on = self.dropout, self.training
+        return lambda X: F.dropout(SA(X), p, on), lambda Y: F.dropout(self.ffn(Y), p, on)

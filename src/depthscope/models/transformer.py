@@ -1,36 +1,42 @@
 """A stack of blocks: the L-layer Transformer of Yu & Zhang 2023, section 2.1."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
 from depthscope._registry import lookup
 from depthscope.errors import ShapeError
-from depthscope.models.block import Block
+from depthscope.models.block import Block, SelfAttention
 from depthscope.models.design import Design, design_of, streams_of
+from depthscope.models.segment_memory import Recall
 
 
 class Transformer(nn.Module):
-    """The wiring's beginning, the blocks one after another, the wiring's ending. X (..., n, d) -> (..., n, d)."""
+    """The wiring's beginning, the blocks one after another, the wiring's ending. X (..., n, d) -> (..., n, d).
 
-    def __init__(self, design: Design) -> None:
+    recalls: one for each block, where their attention remembers earlier tokens.
+    """
+
+    def __init__(
+        self, design: Design, attention: Callable[[Design], nn.Module] = SelfAttention, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         self.design = design
         wiring = lookup("wiring", design.wiring)
         self.beginning = wiring.beginning(design)
-        self.blocks = nn.ModuleList(Block(design, index + 1) for index in range(design.depth))
+        self.blocks = nn.ModuleList(Block(design, index + 1, attention, dropout) for index in range(design.depth))
         self.ending = wiring.ending(design)
 
-    def forward(self, X: Tensor) -> Tensor:
+    def forward(self, X: Tensor, recalls: Sequence[Recall] | None = None) -> Tensor:
         if X.ndim < 2 or X.shape[-1] != self.design.d or not X.is_floating_point():
             raise ShapeError(
                 f"transformer: X must be embedded tokens (..., n, {self.design.d}) of floating point; "
                 f"got {tuple(X.shape)} {X.dtype}. Embed ids first, or build the model with another d=."
             )
         streams = streams_of(self.beginning(X))
-        for block in self.blocks:
-            streams = streams_of(block(*streams))
+        for index, block in enumerate(self.blocks):
+            streams = streams_of(block(*streams) if recalls is None else block(*streams, recall=recalls[index]))
         return self.ending(*streams)
 
     def __iter__(self) -> Iterator[Block]:

@@ -11,8 +11,7 @@ from depthscope._registry import lookup, unknown
 from depthscope.errors import CausalLeakError, HookError, UnknownNameError, UsageError
 from depthscope.remedies._attention import AttentionRemedy
 from depthscope.remedies._copies import Copies
-from depthscope.remedies._mean import Stretch
-from depthscope.remedies._memory import Memory, tokens_in
+from depthscope.remedies._memory import Memory, name_in, tokens_in, window_of, without_segments
 from depthscope.remedies._pass import Pass, slow_path
 from depthscope.remedies._remedy import Remedy
 from depthscope.remedies._sites import Site, site_of
@@ -44,7 +43,7 @@ class Fix:
         self.on_change: Callable[[Tensor, Tensor], None] | None = None  # told of tokens before and after, by a scan
         self._looked: Looked | None = None
         self._site: Site | None = None
-        self._memory = Memory()
+        self._memory = Memory(name_in(model, type(remedy).__name__, at), len(blocks))
         self._pass: Pass | None = None  # the one that is running
         self._padded = False  # whether the last one had padding
         self._handles: list[Any] = [
@@ -113,6 +112,7 @@ class Fix:
         """Look once: which blocks run, which axis holds the tokens, would the remedy show them their future?"""
         if self._looked is not None:
             return
+        args, kwargs = without_segments(args, kwargs)
         self.looking = True
         try:
             with slow_path():
@@ -165,7 +165,7 @@ class Fix:
         if self.group is None and mask is not None and bool(mask.all()):
             mask = None
         self._padded = mask is not None
-        self._pass = Pass(mask, past, tokens_in(arguments), arguments)
+        self._pass = Pass(mask, past, tokens_in(arguments), window_of(self.model), arguments)
         if not self.is_off:
             self._pass.paths.enter_context(slow_path())
             self._site.begin()  # type: ignore[union-attr]
@@ -230,7 +230,7 @@ class Fix:
         remedy = self.copies[block]
         with no_modes():
             if isinstance(remedy, Remedy):
-                stretch = Stretch(mask, now.past[len(now.sums)] if now.past else (), self.group)
+                stretch = now.stretch(mask, self.group)
                 Y = remedy(X, stretch=stretch)
                 now.sums.append(stretch.now)
             else:

@@ -14,10 +14,20 @@ MEANS = ("full", "prefix", "sink", "past")
 
 @dataclass(frozen=True, eq=False)
 class Running:
-    """The sum (..., 1, d) and the count (..., 1) of the tokens up to some place."""
+    """The sum (..., 1, d) and the count (..., 1) of the tokens up to some place.
+
+    tokens: the last of them by themselves (..., M, d), where the next stretch counts no more than these.
+    """
 
     total: Tensor
     count: Tensor
+    tokens: Tensor | None = None
+
+    @classmethod
+    def over(cls, tokens: Tensor) -> "Running":
+        """Of a window of tokens (..., M, d)."""
+        count = torch.full((1,), tokens.shape[-2], dtype=torch.long, device=tokens.device)
+        return cls(tokens.sum(-2, keepdim=True), count, tokens)
 
 
 @dataclass(eq=False)
@@ -26,11 +36,13 @@ class Stretch:
 
     past: what the tokens before these left, one Running for each causal mean, in the order the means are taken; empty
     at the start of a sequence. now: the same after these tokens. group: the processes that hold the sequence, in order.
+    window: how many tokens the next stretch will see, where attention forgets those before; None: all of them.
     """
 
     mask: Tensor | None = None  # (..., n), True where a token counts
     past: Sequence[Running] = ()
     group: Any = None
+    window: int | None = None
     now: list[Running] = field(default_factory=list)
 
     def before(self, own: Running) -> Running | None:
@@ -38,6 +50,14 @@ class Stretch:
         if self.group is not None:
             return Running(earlier_in_group(own.total, self.group), earlier_in_group(own.count, self.group))
         return self.past[len(self.now)] if self.past else None
+
+    def note(self, X: Tensor, earlier: Running | None, total: Tensor, count: Tensor) -> None:
+        """Keep what the next stretch needs of the tokens X and of those before; total and count are over both."""
+        tokens = None
+        if self.window:
+            held = X if earlier is None or earlier.tokens is None else torch.cat([earlier.tokens, X], -2)
+            tokens = held[..., -self.window :, :].detach().clone()
+        self.now.append(Running(total.clone(), count.clone(), tokens))  # not views: X would be kept
 
 
 def token_mean(X: Tensor, form: str, stretch: Stretch) -> Tensor:
@@ -64,7 +84,7 @@ def token_mean(X: Tensor, form: str, stretch: Stretch) -> Tensor:
     earlier = stretch.before(Running(total[..., -1:, :], count[..., -1:]))
     if earlier is not None:
         total, count = total + earlier.total, count + earlier.count
-    stretch.now.append(Running(total[..., -1:, :].clone(), count[..., -1:].clone()))  # not a view: X would be kept
+    stretch.note(X, earlier, total[..., -1:, :], count[..., -1:])
     if form == "sink":
         count = count + 1
     elif form == "past":  # shifted and not total - X, so that the token itself leaves no rounding behind

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import MaskError
+from depthscope.remedies._mean import Stretch
 from depthscope.remedies._memory import Sums
 
 
@@ -20,6 +21,7 @@ class Pass:
     mask: Tensor | None = None
     past: Sums = field(default_factory=list)
     cached: int = 0  # tokens in the key-value cache
+    window: int | None = None  # how many tokens the segment memory will hold
     arguments: dict[str, Any] = field(default_factory=dict)
     sums: Sums = field(default_factory=list)
     entered: set[str] = field(default_factory=set)
@@ -38,6 +40,10 @@ class Pass:
                 f"got {tuple(mask.shape)}. Give sequences of equal length."
             )
         return mask
+
+    def stretch(self, mask: Tensor | None, group: Any) -> Stretch:
+        """The tokens at hand in the next call of the remedy, whose mask this is."""
+        return Stretch(mask, self.past[len(self.sums)] if self.past else (), group, self.window)
 
 
 class _SlowPath:
