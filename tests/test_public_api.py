@@ -4,7 +4,7 @@ import depthscope as ds
 
 METRICS = (
     "t_sim t_div t_cos escalation_rate xi mu omega delta lambda_2 eta relative_residual composite_norm hfc_lfc "
-    "stable_rank effective_rank attention_entropy token_norm"
+    "stable_rank effective_rank attention_entropy token_norm attention_sink first_token_similarity"
 )
 
 

@@ -16,6 +16,7 @@ class Symbol(NamedTuple):
 YU = "Yu & Zhang 2023"
 DONG = "Dong et al. 2021"
 DOVONON = "Dovonon et al. 2024"
+GU = "Gu et al. 2024"
 
 SYMBOLS = [
     Symbol("X, Y", r"X, Y", "state before and after a step: n tokens of width d", "(..., n, d)", f"{YU}, section 1.1"),
@@ -43,6 +44,9 @@ SYMBOLS = [
     Symbol("stable_rank", r"\|X\|_F^2 / \|X\|_2^2", "energy in units of the strongest direction", "(...)", ""),
     Symbol("effective_rank", r"\exp H(\sigma)", "directions by entropy", "(...)", "Roy & Vetterli 2007"),
     Symbol("attention_entropy", r"H(P)", "mean entropy of the rows of P, nats", "(..., h)", "Zhai et al. 2023"),
+    Symbol("attention_sink", r"\bar P_{\cdot 1}", "attention to the first token, and by chance", "(..., h) each", GU),
+    Symbol("first_token_similarity", r"\|X \hat x_1\|^2 / \|X\|_F^2", "share of later tokens along x_1", "(...)", ""),
+    Symbol("prefix_diversity", r"t_{div}(x_1, \ldots, x_t)", "token diversity of every prefix", "(..., n)", ""),
     Symbol("token_norm", r"\frac1n\sum_i\|x_i\|", "mean length of a token", "(...)", f"{YU}, figure 4"),
 ]
 

@@ -22,7 +22,16 @@ def command(
     inputs: options.Inputs = None,
     text: options.Text = None,
     blocks: options.Blocks = None,
-    metrics: Annotated[str | None, typer.Option(help="Comma-separated names (depthscope ls metrics).")] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            help="Comma-separated names (depthscope ls metrics); t_sim[0:16] is t_sim of the first 16 tokens."
+        ),
+    ] = None,
+    positions: Annotated[
+        int | None,
+        typer.Option(min=2, help="Measure t_sim of so many equal ranges of positions too.", show_default=False),
+    ] = None,
     attention: Annotated[bool, typer.Option(help="Measure the attention heads too.")] = True,
     fix: Annotated[str | None, typer.Option(help="A remedy to compare with, for example de_escalate.")] = None,
     tau: Annotated[
@@ -55,7 +64,7 @@ def command(
         check_writable(path)
     built, given = resolve(model, Sizes(depth, width, heads, tokens, batch, seed), inputs=inputs, text=text)
     chosen = {
-        "metrics": [name.strip() for name in metrics.split(",")] if metrics else None,
+        "metrics": metric_names(metrics, positions),
         "blocks": blocks,
         "attention": attention,
     }
@@ -70,6 +79,16 @@ def command(
         write_json(scans, as_json)
     for write in writers:
         write(scans)
+
+
+def metric_names(metrics: str | None, positions: int | None) -> list[str] | None:
+    """The names to measure, None for the usual ones; `positions` adds t_sim of each of so many ranges."""
+    from depthscope.scans.scan import default_metrics
+
+    names = [name.strip() for name in metrics.split(",")] if metrics else None
+    if positions is None:
+        return names
+    return [*(names or default_metrics()), *(f"t_sim[{k}/{positions}]" for k in range(1, positions + 1))]
 
 
 def measured(model: Any, given: Any, what: str, **chosen: Any) -> Any:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from depthscope._registry import TABLES, import_folder
+from depthscope.metrics.prefix import prefix_diversity  # noqa: F401 (a curve and not a number, so in no table)
 
 import_folder(__name__, __path__)  # runs the decorators; there is no list to keep
 

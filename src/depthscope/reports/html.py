@@ -6,7 +6,7 @@ from pathlib import Path
 from depthscope._files import whole_file
 from depthscope.errors import UsageError
 from depthscope.reports.chart import svg_lines
-from depthscope.reports.rows import LEGEND, header, table
+from depthscope.reports.rows import LEGEND, by_position, header, table
 from depthscope.scans.record import Scan
 
 _COLOUR = {"diverse": "#1e8449", "escalating": "#b7950b"}
@@ -25,17 +25,22 @@ def scan_html(scan: Scan) -> str:
     series: dict[str, list[float]] = {
         name: scan.states[name].tolist() for name in ("t_sim", "t_cos") if name in scan.states
     }
-    names, cells = table(scan, most=25)
-    head = "".join(f"<th>{escape(n)}</th>" for n in names)
-    rows = "".join("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in cells)
+    names, cells, legend = by_position(scan)
+    positions = f'{_table(names, cells)}<p class="dim">{escape(legend)}</p>' if cells else ""
     notes = "".join(f'<p class="ds-note">note: {escape(note)}</p>' for note in scan.notes)
     return (
         f'<div class="ds-scan"><h3>{escape(scan.title)}</h3><p class="dim">{escape(header(scan))}</p>'
         f'<p><b style="color:{colour}">{escape(verdict.status.upper())}.</b> {escape(verdict.text)} '
         f"<b>{escape(verdict.advice)}</b></p>"
         f"{svg_lines(series, label='token similarity over depth')}"
-        f'<table><tr>{head}</tr>{rows}</table><p class="dim">{escape(LEGEND)}</p>{notes}</div>'
+        f'{_table(*table(scan, most=25))}<p class="dim">{escape(LEGEND)}</p>{positions}{notes}</div>'
     )
+
+
+def _table(names: list[str], cells: list[list[str]]) -> str:
+    head = "".join(f"<th>{escape(n)}</th>" for n in names)
+    rows = "".join("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in cells)
+    return f"<table><tr>{head}</tr>{rows}</table>"
 
 
 def report(*scans: Scan, to: str | Path = "report.html") -> Path:

@@ -2,6 +2,8 @@
 
 import math
 
+from torch import Tensor
+
 from depthscope.reports.chart import sampled
 from depthscope.scans.record import Scan
 from depthscope.scans.verdict import floor_of
@@ -49,6 +51,23 @@ def table(scan: Scan, most: int = 13) -> tuple[list[str], list[list[str]]]:
     return ["block", *columns], cells
 
 
+def by_position(scan: Scan) -> tuple[list[str], list[list[str]], str]:
+    """Column names, cells, legend: ranges of positions, and the first token of a decoder, at quarters of the depth."""
+    rows = {name: values for name, values in scan.states.items() if "[" in name}
+    legend = [RANGES] if rows else []
+    if scan.causal and {"first_token_similarity", "sink_mass"} <= {*scan.keys()}:
+        rows |= {name: scan[name] for name in ("first_token_similarity", "sink_mass", "sink_chance")}
+        legend.append(FIRST)
+    blocks = sorted({round(quarter * scan.depth / 4) for quarter in range(5)})
+
+    def cell(values: Tensor, block: int) -> str:
+        row = block + len(values) - scan.depth - 1  # quantities of heads have no value at block 0
+        return _cell(float(values[row]), block) if row >= 0 else ""
+
+    cells = [[name, *(cell(values, block) for block in blocks)] for name, values in rows.items()]
+    return ["at block", *map(str, blocks)], cells, " ".join(legend)
+
+
 def side_by_side(before: Scan, after: Scan, most: int = 13) -> tuple[list[str], list[list[str]]]:
     """t_sim and t_div of two scans of one model, a few blocks from the first to the last."""
     columns = {
@@ -68,6 +87,14 @@ def _cell(value: float, block: int) -> str:
     return f"{value:.1e}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
 
 
+RANGES = (
+    "t_sim[0:16]: of the first 16 tokens, t_sim[1/4]: of the first quarter; m unrelated tokens have t_sim 1 / m, so "
+    "compare ranges of one length."
+)
+FIRST = (
+    "first_token_similarity: share of the later tokens that lies along the first (1 = all on its line); sink_mass: "
+    "attention that later tokens give to the first, sink_chance: what it would get if all were looked at alike."
+)
 LEGEND = (
     "t_sim: share of the signal that all tokens have in common (1 = all alike); t_div = 1 - t_sim; x attn, x ffn, "
     "x remedy: that step multiplies t_sim / t_div by this; delta, lambda_2: what attention keeps of differences "

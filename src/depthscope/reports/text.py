@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from depthscope.reports.chart import bars
-from depthscope.reports.rows import LEGEND, header, side_by_side, table
+from depthscope.reports.rows import LEGEND, by_position, header, side_by_side, table
 from depthscope.scans.record import Scan
 
 _STYLE = {"diverse": "green", "escalating": "yellow"}
@@ -22,20 +22,26 @@ def scan_view(scan: Scan) -> Any:
     verdict = scan.verdict
     style = _STYLE.get(verdict.status, "red")
     chart = "\n".join(bars(scan.states["t_sim"].tolist()))
-    names, cells = table(scan)
-    grid = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for name in names:
-        grid.add_column(name, justify="right", no_wrap=True)
-    for row in cells:
-        grid.add_row(*row)
+
+    def grid(names: list[str], cells: list[list[str]]) -> Table:
+        shown = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+        for name in names:
+            shown.add_column(name, justify="right", no_wrap=True)
+        for row in cells:
+            shown.add_row(*row)
+        return shown
+
     body: list[Any] = [
         Text(header(scan), style="dim"),
         Text("token similarity t_sim, block by block", style="bold"),
         Text(chart, style=style, no_wrap=True),
         Text.assemble((f"{verdict.status.upper()}. ", f"bold {style}"), verdict.text, " ", (verdict.advice, "bold")),
-        grid,
+        grid(*table(scan)),
         Text(LEGEND, style="dim"),
     ]
+    names, cells, legend = by_position(scan)
+    if cells:
+        body += [grid(names, cells), Text(legend, style="dim")]
     body += [Text(f"note: {note}", style="yellow") for note in scan.notes]
     return Panel(Group(*body), title=scan.title, title_align="left", border_style=style)
 

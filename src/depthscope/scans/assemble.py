@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.errors import UsageError
+from depthscope.scans.decoders import decoder_notes
 from depthscope.scans.readers import float64
 from depthscope.scans.reading import WHOLE, Reading, stacked
 from depthscope.scans.record import Scan
@@ -31,6 +32,7 @@ def assemble(model: nn.Module, readings: list[Reading]) -> Scan:
     notes = _vanished_notes(readings)
     notes += dict.fromkeys(note for r in readings for note in r.notes)
     notes += _attention_notes(readings, residuals)
+    notes += decoder_notes(heads) if causal else []
     if readings[0].without_dropout is not None:
         notes.append("dropout was on: its noise counts as diversity, so the verdict rests on a second run without it")
     lengths = [len(s.result.numbers.tokens) for a in first.anatomies for s in a.steps]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope._registry import TABLES, MetricFacts
+from depthscope._registry import MetricFacts
 from depthscope.errors import ShapeError
 from depthscope.metrics._chunks import CHUNK, Energies, chunks
 from depthscope.metrics._pattern import Scratch, pattern_of
@@ -72,15 +72,15 @@ class StateReader:
             tokens, mask = tokens[:few], mask if mask is None else mask[:few]
         pairs: list[Energies] = []
         counts: list[Tensor] = []
-        columns: dict[str, list[Tensor]] = {f.facts.name: [] for f in self.metrics} if whole else {}
+        wanted: list[MetricFacts] = [f.facts for f in self.metrics] if whole else []
+        columns: dict[str, list[Tensor]] = {facts.name: [] for facts in wanted}
         done = 0
         for chunk in chunks(tokens, mask, where="scan"):
             pairs.append(chunk.energies)
             counts.append(chunk.n)
-            for name, column in columns.items():
-                facts: MetricFacts = TABLES["metric"][name].facts
+            for facts in wanted:
                 if done < few or not facts.costly:
-                    column.append(facts.formula(chunk))  # type: ignore[misc]
+                    columns[facts.name].append(facts.formula(chunk))  # type: ignore[misc]
             done += len(chunk.x)
         common, centred = (torch.cat(column).tolist() for column in zip(*pairs, strict=True))
         values = {name: torch.cat(column).tolist() for name, column in columns.items()}

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from depthscope._registry import TABLES, lookup
 from depthscope.errors import DepthscopeError, ForwardError, UsageError
 from depthscope.scans.assemble import assemble
+from depthscope.scans.positions import check_positions, metric_called
 from depthscope.scans.readers import AttentionReader, StateReader, float64
 from depthscope.scans.reading import Reading
 from depthscope.scans.record import Scan
@@ -38,10 +39,11 @@ def scan(
     """Measure how alike the tokens are after every block of a model, and what makes them so.
 
     inputs: a tensor, a tuple (positional arguments), a mapping (keyword arguments), or an iterable of those (averaged).
-    metrics: names from ds.metrics; by default all that are fast. mask (B, n): 1 for tokens, 0 for padding; by default
-    the attention_mask among the inputs. blocks: a pattern such as "encoder.layers.*" where the finder should not
-    choose. attention=False leaves the heads out. gradients: a function of the model's output that returns a scalar
-    loss; adds gradient norms. on_block is called with the number of blocks seen so far.
+    metrics: names from ds.metrics; by default all that are fast; a state metric may be restricted to positions, as in
+    "t_sim[0:16]", "t_sim[-16:]" or "t_sim[1/4]" (the first of four equal parts), padding not counted. mask (B, n): 1
+    for tokens, 0 for padding; by default the attention_mask among the inputs. blocks: a pattern where the finder should
+    not choose, such as "encoder.layers.*". attention=False leaves the heads out. gradients: a function of the model's
+    output that returns a scalar loss; adds gradient norms. on_block is called with the number of blocks seen so far.
 
     The model runs as it is (train or eval) and is left as it was.
     """
@@ -59,18 +61,20 @@ def scan(
             on_block,
         )
         readings.append(settings.read(model, batch))
+        check_positions(chosen, readings[-1].states())
     return assemble(model, readings)
+
+
+def default_metrics() -> list[str]:
+    """The names of the metrics that a scan measures unless it is told."""
+    return [name for name, f in TABLES["metric"].items() if f.facts.default]
 
 
 def chosen_metrics(names: Iterable[str] | None, *, attention: bool) -> list[Any]:
     """The metric functions to measure; an unknown name is an error with the nearest one."""
     if isinstance(names, str):
         names = [names]
-    functions = (
-        [f for f in TABLES["metric"].values() if f.facts.default]
-        if names is None
-        else [lookup("metric", n) for n in names]
-    )
+    functions = [metric_called(name) for name in (default_metrics() if names is None else names)]
     for function in functions:
         if "Y" in function.facts.takes and "P" in function.facts.takes:
             raise UsageError(

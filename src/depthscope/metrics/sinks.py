@@ -1,0 +1,58 @@
+"""How much attention the first token draws to itself, and how much it would draw by chance."""
+
+import torch
+from torch import Tensor
+
+from depthscope._registry import metric
+from depthscope.metrics._pattern import Pattern, pattern_of
+
+
+def sink_of(pattern: Pattern) -> tuple[Tensor, Tensor]:
+    """sink_mass and sink_chance for each head of a part, (size,) each, from what every token receives, 1^T P."""
+    count = pattern.count().double().squeeze(-1)
+    query = torch.zeros(pattern.size, dtype=torch.long, device=pattern.device)
+    if pattern.mask is not None:
+        query = pattern.mask.int().argmax(-1)  # the first token that is no padding
+    square = pattern.n == pattern.m
+    key = query if square else torch.zeros_like(query)
+    received = pattern.received.gather(-1, key[:, None]).squeeze(-1)
+    mass = (received - _corner(pattern, query, key)).clamp_min(0.0) / (count - 1)
+    if square and pattern.is_triangular():
+        harmonic = (1 / torch.arange(1, pattern.n + 1, dtype=torch.float64, device=pattern.device)).cumsum(0)
+        return mass, (harmonic[count.long() - 1] - 1) / (count - 1)
+    return mass, 1 / (count if square else torch.full_like(count, pattern.m))
+
+
+def _corner(pattern: Pattern, query: Tensor, key: Tensor) -> Tensor:
+    """P at one query and one key of each head, (size,); rows after the last of these queries are never made."""
+    head, last = torch.arange(pattern.size, device=pattern.device), int(query.max())
+    corner = torch.zeros(pattern.size, dtype=torch.float64, device=pattern.device)
+    for cut, P in pattern.blocks():
+        row = (query - cut.start).clamp(0, P.shape[-2] - 1)
+        here = (cut.start <= query) & (query < cut.stop)
+        corner = torch.where(here, P[head, row, key].double(), corner)
+        if last < cut.stop:
+            break
+    return corner
+
+
+@metric(
+    "attention",
+    takes=("P",),
+    parts=("sink_mass", "sink_chance"),
+    bounds=(0, 1),
+    invariant=("padding",),
+    formula=sink_of,
+)
+def attention_sink(P: Tensor, *, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Attention that later tokens give to the first one, and what it would get if all were looked at alike.
+
+    sink_mass = (1 / (n-1)) sum_{t>=2} P_t1,    sink_chance = (1 / (n-1)) sum_{t>=2} 1/t
+
+    P (..., h, n, m) -> two tensors (..., h), in [0, 1]; sink_chance is 1/m where P is not causal. The first token is
+    the first that is no padding. A head is a sink when its mass is far above chance: above 0.3 in Gu et al. 2024.
+    """
+    pattern, batch = pattern_of(P, mask=mask, where="attention_sink")
+    pairs = [sink_of(part) for part in pattern.parts()]
+    mass, chance = (torch.cat(column).reshape(batch) for column in zip(*pairs, strict=True))
+    return mass, chance
