@@ -9,13 +9,12 @@ import torch
 from _ratio import line, ratio
 from torch import nn
 
-from depthscope.training.batches import Batches
 from depthscope.training.build import Build
-from depthscope.training.monitor import Monitor, probe
+from depthscope.training.monitor import Monitor
 from depthscope.training.parallel import accelerated
 from depthscope.training.recipe import Recipe
 from depthscope.training.step import Stepper
-from depthscope.training.tasks import Split, Task
+from depthscope.training.tasks import ImageTask, Split
 from depthscope.training.tasks._task import make_task
 
 ROUNDS = 15
@@ -26,7 +25,7 @@ SIZES = {  # what it is called: model, images (channels, side, patch), batch
 }
 
 
-def noise(channels: int, side: int, patch: int, count: int = 64) -> Task:
+def noise(channels: int, side: int, patch: int, count: int = 64) -> ImageTask:
     """Images of a size, without anything to learn: the time is the same."""
     split = Split(torch.rand(count, channels, side, side), torch.randint(0, 10, (count,)))
     return make_task("noise", split, split, split, classes=10, patch=patch)
@@ -40,12 +39,14 @@ def torchs_own(model: Any, build: Build) -> nn.Module:
 
 
 @contextmanager
-def stepper(build: Build, task: Task, batch: int, change: Callable[..., nn.Module] = lambda model, build: model) -> Any:
+def stepper(
+    build: Build, task: ImageTask, batch: int, change: Callable[..., nn.Module] = lambda model, build: model
+) -> Any:
     """The loop's own step on a model: (stepper, a function that takes one step)."""
     recipe = Recipe(batch=batch)
     with accelerated(recipe, parallel="ddp", processes=None, log_with=None, folder=None) as accelerator:
         model = change(build.model(task, seed=0)[0], build)
-        one = Stepper(accelerator, model, recipe, Batches(task, recipe, accelerator.device), total=10**6)
+        one = Stepper(accelerator, model, recipe, task)
 
         def step() -> None:
             one.update(0)
@@ -69,7 +70,7 @@ def of_the_monitor() -> None:
     for name, (build, image, batch) in SIZES.items():
         task = noise(*image)
         with stepper(build, task, batch) as (one, step):
-            monitor = Monitor(one.bare, probe(task, one.accelerator.device), EVERY)
+            monitor = Monitor(one.bare, task.probe(one.accelerator.device), EVERY)
             looks, seconds = ratio(partial(monitor.look, 0), step, ROUNDS)
         line(
             f"ViT, {name}: monitor every {EVERY} steps / none", 1 + looks / EVERY, "most 1.03", f"step {seconds:.3f} s"

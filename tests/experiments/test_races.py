@@ -39,7 +39,7 @@ def lane_of(*runs: Run) -> Lane:
 def test_a_seed_that_diverged_is_on_the_steps_of_the_others() -> None:
     runs = [thinned(run, 1000) for run in (run_of(1000), run_of(101, "diverged"))]  # stretches of three steps
     assert runs[1].history["step"] == runs[0].history["step"][:34] and runs[0].history["step"][-1] == 999
-    steps, mean, _, _ = lane_of(*runs).curve("loss")
+    steps, mean, _, _ = lane_of(*runs).curve("batch_loss")
     assert len(steps) == 334 and mean[:33] == [3.0 * i + 1 for i in range(33)] and mean[34] == 103.0
 
 

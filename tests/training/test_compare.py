@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import depthscope as ds
 from depthscope.cli.main import app
 from depthscope.errors import RecordError, UnknownNameError, UsageError
-from depthscope.reports.comparisons import at_chance, comparison_text
+from depthscope.reports.comparisons import comparison_text
 from depthscope.reports.training_curves import picture
 from depthscope.training.arms import CAVEAT, arm
 from depthscope.training.build import Build
@@ -31,6 +31,7 @@ from depthscope.training.plan import Listed
 from depthscope.training.pool import Pool, work
 from depthscope.training.recipe import Recipe
 from depthscope.training.run import Run
+from depthscope.training.scores import SCORES
 from depthscope.training.search import Search, _free_rank, best, in_words, storage_of
 from depthscope.training.workers import gone, worker
 
@@ -149,7 +150,7 @@ def compared(**lanes: list[float | str]) -> Comparison:
         runs |= {s: run_with(0.1, s, "diverged") for s, v in enumerate(values) if v == "diverged"}
         failed = {s: v for s, v in enumerate(values) if isinstance(v, str) and v != "diverged"}
         made.append(Lane(arm(name), 1e-3, runs, failed))
-    facts = {"classes": 10, "fingerprint": "f", "guess": 0.1, "images": {"train": 1200, "valid": 237, "test": 360}}
+    facts = {"score": "accuracy", "answers": 10, "count": 360, "chance": 0.1, "data": "1200 images", "model": "ViT"}
     seeds = list(range(max(map(len, lanes.values()))))
     return Comparison("digits", facts, Build(depth=2), Recipe(), 114, seeds, made)
 
@@ -191,10 +192,11 @@ def test_the_time_is_that_of_whole_runs() -> None:
 
 
 def test_chance_is_what_guessing_the_largest_class_may_reach() -> None:
-    assert at_chance(0.1, 360) == pytest.approx(0.1474, abs=1e-4)
+    facts = {"chance": 0.1, "count": 360}  # three deviations above it is .1474
+    assert SCORES["accuracy"].nothing_learned(0.147, facts) and not SCORES["accuracy"].nothing_learned(0.148, facts)
     two_classes = compared(post_norm=[0.68, 0.69, 0.9])
-    two_classes.facts.update(classes=2, guess=0.66)
-    assert "post_norm stayed at chance in 2 of 3 seeds; the best reached 90.0%." in str(two_classes)
+    two_classes.facts.update(answers=2, chance=0.66)
+    assert "post_norm stayed at chance in 2 of 3 seeds; the best reached 90.0 %." in str(two_classes)
 
 
 def test_names_of_arms_are_whole_on_a_narrow_terminal() -> None:
@@ -217,7 +219,7 @@ def test_the_caveat_lane_speaks() -> None:
     result = compared(post_norm=[0.1, 0.1, 0.1], pre_norm=[0.9, 0.8, 0.9])
     slow = [Lane(replace(arm("post_norm@3e-4"), remark=CAVEAT), 3e-4, {0: run_with(a, 0)}, {}) for a in (0.8, 0.1)]
     said = [" ".join(str(replace(result, lanes=[*result.lanes, lane])).split()) for lane in slow]
-    assert "at a third of the rate (3e-4) reaches 80.0%, at 1e-3 10.0%" in said[0] and "matter of the rate" in said[0]
+    assert "at a third of the rate (3e-4) reaches 80.0 %, at 1e-3 10.0 %" in said[0] and "matter of the rate" in said[0]
     assert "does not save it here" in said[1]
 
 
@@ -239,7 +241,7 @@ def test_the_caveat_of_an_arm_with_a_rate_of_its_own_is_held_beside_it() -> None
     own, slow, usual = result.lanes
     slow = replace(slow, arm=replace(slow.arm, remark=CAVEAT), lr=7e-4)
     text = " ".join(str(replace(result, lanes=[replace(own, lr=2e-3), slow, usual])).split())
-    assert "post_norm at a third of the rate (7e-4) reaches 83.3%, at 2e-3 10.0%" in text
+    assert "post_norm at a third of the rate (7e-4) reaches 83.3 %, at 2e-3 10.0 %" in text
 
 
 def test_what_the_seeds_cannot_tell_is_told() -> None:

@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiny import tiny_task
-from together import CASES, IMAGES
+from together import CASES, data
 
 from depthscope.training import checkpoint
 from depthscope.training.loop import train
@@ -21,7 +20,8 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, Path]:
     """The records of all cases, trained by two gloo processes, and the folder of their checkpoints."""
     out = tmp_path_factory.mktemp("two") / "records.json"
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
+    paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
     command = [*TORCHRUN, str(HERE / "together.py"), str(out)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -31,7 +31,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, Path]:
 @pytest.mark.parametrize("name", CASES)
 def test_two_processes_equal_one(two: tuple[dict, Path], name: str) -> None:
     build, recipe = CASES[name]
-    one = train(build, tiny_task(IMAGES), recipe)
+    one = train(build, data(name), recipe)
     for way in ("ddp", "fsdp"):
         both = two[0][f"{way} {name}"]
         assert both["status"] == "done" and both["history"]["step"] == one.history["step"]
@@ -44,15 +44,18 @@ def test_two_processes_equal_one(two: tuple[dict, Path], name: str) -> None:
                 assert theirs[quantity] == pytest.approx(values, abs=1e-6), (way, quantity)
 
 
+@pytest.mark.parametrize("name", ["learned", "text"])
 @pytest.mark.parametrize("way", ["ddp", "fsdp"])
-def test_their_checkpoint_is_the_same_too(two: tuple[dict, Path], tmp_path: Path, way: str) -> None:
-    build, recipe = CASES["learned"]
-    train(build, tiny_task(IMAGES), recipe, folder=tmp_path)
-    one, both = checkpoint.latest(tmp_path), checkpoint.latest(two[1] / f"{way}_learned")
+def test_their_checkpoint_is_the_same_too(two: tuple[dict, Path], tmp_path: Path, way: str, name: str) -> None:
+    build, recipe = CASES[name]
+    train(build, data(name), recipe, folder=tmp_path)
+    one, both = checkpoint.latest(tmp_path), checkpoint.latest(two[1] / f"{way}_{name}")
     assert one is not None and both is not None and one.step == both.step
-    for mine, theirs in ((one.model, both.model), (one.optimizer, both.optimizer)):
+    assert bool(one.memory) == (name == "text")
+    for mine, theirs in ((one.model, both.model), (one.optimizer, both.optimizer), (one.memory, both.memory)):
         assert mine.keys() == theirs.keys()
-        assert all((mine[k] - theirs[k]).abs().max() < 1e-5 for k in mine)
+        for k in mine:  # slow sinusoids hardly move a softmax: W_kR has gradients of rounding size, which Adam blows up
+            assert (mine[k] - theirs[k]).abs().max() < (1e-3 if "W_kR.weight" in k else 1e-5), k
 
 
 @pytest.mark.parametrize("way", ["ddp", "fsdp"])

@@ -39,12 +39,12 @@ def test_a_tiny_model_learns_its_task() -> None:
 
 def test_the_loss_of_a_step_is_the_mean_over_its_batch() -> None:
     """Against a loop of ten lines: the same batches, the loss as torch writes it, AdamW as torch has it by default."""
-    from depthscope.training.batches import Batches
+    from depthscope.training.image_batches import ImageBatches
 
     task = tiny_task()
     model, _ = BUILD.model(task, RECIPE.seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RECIPE.lr, weight_decay=0.1)
-    batches, losses = Batches(task, RECIPE, torch.device("cpu")), []
+    batches, losses = ImageBatches(task, RECIPE, torch.device("cpu")), []
     for step in range(8):
         images, labels = batches.at(step)
         loss = torch.nn.functional.cross_entropy(model(images), labels)

@@ -10,7 +10,7 @@ from tiny import BUILD, RECIPE, tiny_task
 
 import depthscope as ds
 from depthscope.training.loop import train
-from depthscope.training.monitor import Monitor, probe
+from depthscope.training.monitor import Monitor
 
 FIXED = replace(BUILD, remedy="de_escalate", remedy_settings={"tau": 1.0})
 
@@ -18,7 +18,7 @@ FIXED = replace(BUILD, remedy="de_escalate", remedy_settings={"tau": 1.0})
 def test_it_logs_the_tokens_and_the_gradients_of_every_block() -> None:
     task = tiny_task()
     model, _ = BUILD.model(task, 0)
-    inputs = probe(task, torch.device("cpu"))
+    inputs = task.probe(torch.device("cpu"))
     model(inputs).square().sum().backward()
     entry = Monitor(model, inputs, every=0).look(7)
     assert entry["step"] == 7 and entry["t_sim"] == ds.scan(model, inputs, attention=False)["t_sim"].tolist()

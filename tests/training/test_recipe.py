@@ -1,5 +1,6 @@
 """A recipe is checked once, and everything else follows from it."""
 
+import itertools
 import json
 from dataclasses import replace
 
@@ -10,8 +11,9 @@ from tiny import BUILD, tiny_task
 from depthscope.errors import UnknownNameError, UsageError
 from depthscope.traces.known import OWN
 from depthscope.training.arms import arm
-from depthscope.training.batches import Batches, order, seeded, share
+from depthscope.training.batches import seeded, share
 from depthscope.training.build import Build
+from depthscope.training.image_batches import ImageBatches, order
 from depthscope.training.recipe import Recipe
 from depthscope.training.run import Run
 
@@ -76,15 +78,15 @@ def test_an_epoch_sees_every_image_once_in_an_order_of_its_own() -> None:
 
 def test_a_batch_depends_on_seed_and_step_alone() -> None:
     task, recipe = tiny_task(), Recipe(batch=16, augment="flip_crop")
-    images, labels = Batches(task, recipe, torch.device("cpu")).at(6)
+    images, labels = ImageBatches(task, recipe, torch.device("cpu")).at(6)
     torch.manual_seed(99)
-    later = Batches(task, recipe, torch.device("cpu"))
+    later = ImageBatches(task, recipe, torch.device("cpu"))
     later.at(3)
     again, same = later.at(6)
     assert (
         torch.equal(images, again)
         and torch.equal(labels, same)
-        and len(Batches(task, recipe, torch.device("cpu")).at(7)[1]) == 4
+        and len(ImageBatches(task, recipe, torch.device("cpu")).at(7)[1]) == 4
     )
 
 
@@ -132,3 +134,18 @@ def test_a_record_survives_json_with_numbers_that_are_not_finite(tmp_path) -> No
     again = Run.load(tmp_path / "run.json")
     assert again.build == BUILD and again.recipe == Recipe() and again.history["loss"][:2] == [1.5, float("inf")]
     assert again.to_dict() == run.to_dict() and "diverged (the loss was nan" in str(again)
+
+
+def test_the_cosine_falls_from_the_whole_rate_to_nothing() -> None:
+    recipe = Recipe(schedule="cosine")
+    rates = [recipe.rate(step, 100) for step in range(100)]
+    assert rates[0] == 1.0 and rates[50] == pytest.approx(0.5) and 0 < rates[99] < 3e-4
+    assert all(later < earlier for earlier, later in itertools.pairwise(rates))
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    truth = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
+    for rate in rates:
+        assert rate == pytest.approx(optimizer.param_groups[0]["lr"], abs=1e-12)
+        optimizer.step()
+        truth.step()
+    with pytest.raises(UnknownNameError, match="schedule"):
+        Recipe(schedule="linear")

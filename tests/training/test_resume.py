@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny import BUILD, RECIPE, tiny_task
+from tiny import BUILD, RECIPE, tiny_task, tiny_text
 
 from depthscope.training.loop import train
 from depthscope.training.run import Run
+from depthscope.training.tasks import Task
 
 PRELOADED = ["depthscope.training.loop", "depthscope.training.tasks", "accelerate", "kornia.augmentation", "pytest"]
 PRELOADED += ["torch._dynamo", "safetensors.torch"]
@@ -25,13 +26,18 @@ CASES = {
         replace(BUILD, remedy="de_escalate", remedy_settings={"tau": 0.5, "learnable": True}),
         replace(RECIPE, epochs=EPOCHS, clip=0.5, warmup=7),
     ),
+    "remembering": (replace(BUILD, remedy="de_escalate", at="ffn_in"), replace(RECIPE, epochs=EPOCHS, batch=5)),
 }
+
+
+def data(case: str) -> Task:
+    return tiny_text() if case == "remembering" else tiny_task()
 
 
 def trains(case: str, folder: str) -> None:
     torch.set_num_threads(1)
     build, recipe = CASES[case]
-    train(build, tiny_task(), recipe, folder=folder, every_steps=1)
+    train(build, data(case), recipe, folder=folder, every_steps=1)
 
 
 def steps_kept(folder: Path) -> int:
@@ -64,21 +70,22 @@ def test_killed_at_random_moments_it_ends_the_same(tmp_path: Path, case: str) ->
     for name in ("history", "evaluations", "logs", "final"):
         assert getattr(run, name) == getattr(whole, name), name
     last = f"step_{STEPS:06d}"
-    for file in ("model.safetensors", "optimizer.safetensors"):
+    for file in ("model.safetensors", "optimizer.safetensors", "memory.safetensors"):
         ended, expected = (load_file(tmp_path / way / last / file) for way in ("killed", "whole"))
         assert ended.keys() == expected.keys() and all(torch.equal(ended[k], expected[k]) for k in expected)
 
 
-def test_every_single_checkpoint_leads_to_the_same_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", ["learned", "remembering"])
+def test_every_single_checkpoint_leads_to_the_same_end(tmp_path: Path, case: str) -> None:
     """Stopped after each step in turn, as many runs as steps."""
-    build, recipe = CASES["learned"][0], replace(CASES["learned"][1], epochs=2)
-    whole = train(build, tiny_task(), recipe)
+    build, recipe = CASES[case][0], replace(CASES[case][1], epochs=2)
+    whole = train(build, data(case), recipe)
 
     def copy(done: int, *_: float) -> None:
         if (tmp_path / "run").exists():
             shutil.copytree(tmp_path / "run", tmp_path / f"{done}")
 
-    train(build, tiny_task(), recipe, folder=tmp_path / "run", every_steps=1, progress=copy)
+    train(build, data(case), recipe, folder=tmp_path / "run", every_steps=1, progress=copy)
     for done in (2, 4, 5, 8):
-        run = train(build, tiny_task(), recipe, folder=tmp_path / f"{done}")
+        run = train(build, data(case), recipe, folder=tmp_path / f"{done}")
         assert run.history == whole.history and run.final == whole.final

@@ -4,9 +4,10 @@ import torch
 
 from depthscope.training.build import Build
 from depthscope.training.recipe import Recipe
-from depthscope.training.tasks import Split, Task
+from depthscope.training.tasks import ImageTask, Split, Task, task
 
 BUILD = Build(depth=2, d=8, h=2, q=8)
+TEXT = {"train": 1000, "valid": 256, "test": 256, "segment": 6, "memory": 9, "epoch_tokens": 120}
 RECIPE = Recipe(epochs=3, batch=16, lr=3e-3, log_every=4)  # 52 images: three whole batches and one of four
 
 
@@ -18,7 +19,12 @@ def stripes(count: int, seed: int) -> Split:
     return Split(images, labels)
 
 
-def tiny_task(train: int = 52) -> Task:
-    return Task(
+def tiny_task(train: int = 52) -> ImageTask:
+    return ImageTask(
         "stripes", stripes(train, 1), stripes(20, 2), stripes(21, 3), 4, 2, mean=torch.zeros(1), std=torch.ones(1)
     )
+
+
+def tiny_text() -> Task:
+    """Tokens that cannot be predicted, with a memory that is longer than a segment: 4 steps of 5 rows an epoch."""
+    return task("iid", **TEXT)

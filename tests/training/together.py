@@ -11,11 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from tiny import BUILD, RECIPE, tiny_task
+from tiny import BUILD, RECIPE, tiny_task, tiny_text
 
 from depthscope.errors import UsageError
 from depthscope.training.loop import train
 from depthscope.training.run import Run
+from depthscope.training.tasks import Task
 
 LEARNED = replace(BUILD, remedy="de_escalate", remedy_settings={"tau": 0.5, "learnable": True})
 CASES = {
@@ -24,8 +25,13 @@ CASES = {
     "learned": (LEARNED, replace(RECIPE, clip=0.1, accumulate=2)),
     "attention": (replace(BUILD, remedy="centred_attention"), replace(RECIPE, epochs=1)),
     "inside": (replace(BUILD, remedy="de_escalate", at="ffn_in"), replace(RECIPE, epochs=1)),
+    "text": (replace(BUILD, remedy="de_escalate", at="ffn_in"), replace(RECIPE, batch=5, accumulate=2)),
 }
 IMAGES = 49  # three batches of 16 and one of a single image: one of two processes has none
+
+
+def data(name: str) -> Task:
+    return tiny_text() if name == "text" else tiny_task(IMAGES)
 
 
 def stopped_and_resumed(way: str, folder: Path) -> list[Run]:
@@ -45,7 +51,7 @@ def main(out: Path) -> None:
     for way in ("ddp", "fsdp"):
         for name, (build, recipe) in CASES.items():
             folder = out.parent / f"{way}_{name}"
-            run = train(build, tiny_task(IMAGES), recipe, parallel=way, processes=2, folder=folder)
+            run = train(build, data(name), recipe, parallel=way, processes=2, folder=folder)
             records[f"{way} {name}"] = run.to_dict()
     for way in ("ddp", "fsdp"):
         records[f"{way} stopped"] = [run.to_dict() for run in stopped_and_resumed(way, out.parent / f"{way}_stopped")]

@@ -14,7 +14,9 @@ from depthscope.errors import UsageError
 
 
 def command(
-    task: Annotated[str, typer.Argument(help="The task: digits, cifar10 or images (depthscope ls tasks).")] = "digits",
+    task: Annotated[
+        str, typer.Argument(help="The task: digits, cifar10, pydoc, wikitext2, ... (depthscope ls tasks).")
+    ] = "digits",
     arms: Annotated[
         str,
         typer.Option(
@@ -23,20 +25,27 @@ def command(
         ),
     ] = "post_norm,pre_norm,de_escalate",
     seeds: Annotated[int, typer.Option(help="Seeds of weights and data order, the same for all arms.")] = 3,
-    data: Annotated[str | None, typer.Option(help="Where the images are: a file, a folder or a hub id.")] = None,
+    data: Annotated[str | None, typer.Option(help="Where images or text are: a file, a folder or a hub id.")] = None,
     depth: Annotated[int, typer.Option(help="Blocks.")] = 24,
-    width: Annotated[int, typer.Option("--width", "--d", help="Width d.")] = 32,
+    width: Annotated[int | None, typer.Option("--width", "--d", help="Width d; else what suits the task.")] = None,
     heads: Annotated[int, typer.Option("--heads", "--h", help="Attention heads.")] = 4,
-    ffn: Annotated[int, typer.Option("--ffn", "--q", help="Width of the feed-forward networks.")] = 64,
-    epochs: Annotated[int, typer.Option(help="Times that all training images are seen.")] = 6,
-    batch: Annotated[int, typer.Option(help="Images of a step.")] = 64,
+    ffn: Annotated[
+        int | None, typer.Option("--ffn", "--q", help="Width of the feed-forward networks; else twice d.")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs; else 6 for images, 4 stretches of text.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Images, or rows of text, of a step; else 64 or 16.")] = None,
     lr: Annotated[float, typer.Option(help="Learning rate of arms without one of their own.")] = 1e-3,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="Another setting of recipe, model or task: --set clip=1 --set weights=xavier."),
     ] = None,
-    search: Annotated[int, typer.Option(help="Learning-rate trials for each arm, on the validation split.")] = 0,
-    caveat: Annotated[bool, typer.Option(help="Add post_norm at a third of the rate where it is an arm.")] = True,
+    search: Annotated[
+        int | None,
+        typer.Option(help="Learning-rate trials for each arm, on the validation split; else 0 for images, 3 for text."),
+    ] = None,
+    caveat: Annotated[
+        bool, typer.Option(help="Add post_norm at a third of the rate; for text the literal form that leaks.")
+    ] = True,
     processes: Annotated[int | None, typer.Option(help="Jobs side by side; else one for each core.")] = None,
     folder: Annotated[
         str | None, typer.Option(help="Runs are kept here and not done again. Else out/compare/TASK.")
@@ -57,16 +66,9 @@ def command(
     check_places(out, as_json)
     from depthscope.training.compare import compare
 
-    choices: dict[str, Any] = {
-        "depth": depth,
-        "d": width,
-        "h": heads,
-        "q": ffn,
-        "epochs": epochs,
-        "batch": batch,
-        "lr": lr,
-    }
-    choices |= ({} if data is None else {"data": data}) | checked(parsed(settings or []))
+    sizes = {"depth": depth, "d": width, "h": heads, "q": ffn}
+    choices: dict[str, Any] = given(**sizes, epochs=epochs, batch=batch, lr=lr, data=data)
+    choices |= checked(parsed(settings or []))
     shared: dict[str, Any] = {
         "processes": processes,
         "folder": folder or str(Path("out", "compare", task)),
@@ -85,6 +87,13 @@ def command(
         typer.echo(f"wrote {picture(result, out)}", err=True)
     if not all(lane.done for lane in result.lanes):
         raise typer.Exit(1)
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """The options that somebody gave; a feed-forward network is twice as wide as a width that was given."""
+    if options["d"] is not None and options["q"] is None:
+        options["q"] = 2 * options["d"]
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def checked(settings: dict[str, Any]) -> dict[str, Any]:

@@ -9,23 +9,28 @@ import typer
 
 from depthscope._files import check_writable, whole_file
 from depthscope.cli import options
+from depthscope.cli.compare import given
 from depthscope.cli.reproduce import parsed
 from depthscope.errors import UsageError
 
 
 def command(
-    task: Annotated[str, typer.Argument(help="The task: digits, cifar10 or images (depthscope ls tasks).")] = "digits",
-    data: Annotated[str | None, typer.Option(help="Where the images are: a file, a folder or a hub id.")] = None,
+    task: Annotated[
+        str, typer.Argument(help="The task: digits, cifar10, pydoc, wikitext2, ... (depthscope ls tasks).")
+    ] = "digits",
+    data: Annotated[str | None, typer.Option(help="Where images or text are: a file, a folder or a hub id.")] = None,
     wiring: Annotated[str, typer.Option(help="post_norm, pre_norm, ... (depthscope ls models).")] = "post_norm",
     remedy: Annotated[str | None, typer.Option(help="A remedy in every block, for example de_escalate.")] = None,
     tau: Annotated[float | None, typer.Option(help="Strength of de_escalate and gain_control.")] = None,
     at: Annotated[str | None, typer.Option(help="Where the remedy acts, for example block_out or ffn_in.")] = None,
     depth: Annotated[int, typer.Option(help="Blocks.")] = 24,
-    width: Annotated[int, typer.Option("--width", "--d", help="Width d.")] = 32,
+    width: Annotated[int | None, typer.Option("--width", "--d", help="Width d; else what suits the task.")] = None,
     heads: Annotated[int, typer.Option("--heads", "--h", help="Attention heads.")] = 4,
-    ffn: Annotated[int, typer.Option("--ffn", "--q", help="Width of the feed-forward networks.")] = 64,
-    epochs: Annotated[int, typer.Option(help="Times that all training images are seen.")] = 6,
-    batch: Annotated[int, typer.Option(help="Images of a step, over all processes.")] = 64,
+    ffn: Annotated[
+        int | None, typer.Option("--ffn", "--q", help="Width of the feed-forward networks; else twice d.")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs; else 6 for images, 4 stretches of text.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Images, or rows of text, of a step, over all processes.")] = None,
     lr: Annotated[float, typer.Option(help="Learning rate.")] = 1e-3,
     seed: options.Seed = 0,
     settings: Annotated[
@@ -48,15 +53,16 @@ def command(
     """
     if as_json is not None and as_json != "-":
         check_writable(as_json)  # or say why not at once, and not after an hour
+    from depthscope.training.choices import sort_choices
     from depthscope.training.loop import train
     from depthscope.training.progress import bar
     from depthscope.training.tasks import task as load
 
     model = {"depth": depth, "d": width, "h": heads, "q": ffn, "wiring": wiring, "remedy": remedy, "at": at}
-    steps = {"epochs": epochs, "batch": batch, "lr": lr, "seed": seed}
-    more = ({} if tau is None else {"tau": tau}) | parsed(settings or [])
-    build, recipe, options = chosen(task, model | steps, more)
-    learned = load(task, **options | ({} if data is None else {"data": data}))
+    said = given(**model, epochs=epochs, batch=batch, lr=lr, seed=seed, data=data, tau=tau) | parsed(settings or [])
+    found = sorted_by_owner(task, said)
+    learned = load(task, **found.options)
+    build, recipe = built(found, sort_choices(task, learned.defaults))
     first = os.environ.get("RANK", "0") == "0"
     try:
         with ExitStack() as stack:
@@ -71,22 +77,29 @@ def command(
         raise typer.Exit(1 if run.status == "diverged" else 130)
 
 
-def chosen(task: str, usual: dict[str, Any], more: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
-    """Build, Recipe and the task's options; what is set besides goes to the one that knows it, else to the remedy."""
+def sorted_by_owner(task: str, said: dict[str, Any]) -> Any:
+    """What was said, each to whom it belongs: model, recipe, task; what none of them knows is for the remedy."""
     from depthscope._registry import unknown
     from depthscope.errors import UnknownNameError
-    from depthscope.training.build import Build
     from depthscope.training.choices import sort_choices
-    from depthscope.training.recipe import Recipe
 
-    found = sort_choices(task, usual | more)
-    if found.rest and found.build["remedy"] is None:
+    found = sort_choices(task, said)
+    if found.rest and "remedy" not in found.build:
         name = next(iter(found.rest))
         if name == "tau":
             raise UsageError("--tau: says how a remedy acts; none was named. Add --remedy de_escalate.")
         raise UnknownNameError("--set: " + unknown("setting", name, found.known))
+    return found
+
+
+def built(found: Any, usual: Any) -> tuple[Any, Any]:
+    """Build and Recipe: what suits the task, and what was said."""
+    from depthscope.training.build import Build
+    from depthscope.training.choices import sort_choices
+    from depthscope.training.recipe import Recipe
+
     settings = {"remedy_settings": found.rest} if found.rest else {}
-    return Build(**found.build | settings), Recipe(**found.recipe), found.options
+    return Build(**usual.build | found.build | settings), Recipe(**usual.recipe | found.recipe)
 
 
 def leave_the_others() -> None:

@@ -24,7 +24,7 @@ from depthscope.training.recipe import Recipe
 from depthscope.training.run import Run
 from depthscope.training.tasks import task as load_task
 
-CHANCE = math.log(10)  # the loss of a guess; all tasks here have ten classes
+CHANCE = math.log(10)  # the loss of a guess at images; all tasks here have ten classes
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def _in_processes(race: Race, done: int, total: int) -> list[Lane]:
 
 def _here(race: Race, done: int, total: int) -> list[Lane]:
     task, base, recipe = load_task(race.task, **race.options), Build(**race.model), Recipe(**race.recipe)
-    lanes, steps = list[Lane](), recipe.steps(len(task.train))
+    lanes, steps = list[Lane](), recipe.steps(len(task))
     with _one_thread():
         for arm in read_arms(race.arms):
             rate, runs = arm.lr or recipe.lr, dict[int, Run]()
@@ -112,7 +112,7 @@ def ends(lanes: Sequence[Lane], split: str, what: str) -> Tensor:
 
 def training_curves(lanes: Sequence[Lane]) -> tuple[Tensor, Tensor]:
     """(steps, losses of batches (lanes, 3, steps): mean, lowest, highest over seeds); nan where all have diverged."""
-    curves = [lane.curve("loss") for lane in lanes]
+    curves = [lane.curve("batch_loss") for lane in lanes]
     steps = sorted({step for curve in curves for step in curve[0]})
     bands = []
     for seen, *lines in curves:
@@ -140,20 +140,32 @@ def last_similarity(lanes: Sequence[Lane]) -> Tensor:
     return torch.tensor([lane.similarity()[1][-1] for lane in lanes])
 
 
-def draw_bands(ax: Any, steps: Tensor, bands: Tensor, labels: Sequence[str], batches: bool = False) -> None:
+def loss_by_frequency(race: Race) -> float:
+    """Of a race on text: the loss of someone who knows only how frequent each token is."""
+    return float(load_task(race.task, **race.options).facts["chance"])
+
+
+def draw_bands(
+    ax: Any, steps: Tensor, bands: Tensor, labels: Sequence[str], batches: bool = False, chance: float = CHANCE
+) -> None:
     """A line for each lane and a band from the lowest to the highest seed; of single batches, running means."""
     for lines, label, colour in zip(bands, labels, cycle(COLOURS), strict=False):
         there = ~lines[0].isnan()
         mean, lowest, highest = (smooth(line) if batches else line for line in lines[:, there].tolist())
         ax.plot(steps[there], mean, color=colour, lw=1.5, label=label)
         ax.fill_between(steps[there], lowest, highest, color=colour, alpha=0.15, lw=0)
-    ax.axhline(CHANCE, color="0.5", ls=":", lw=1)
+    ax.axhline(chance, color="0.5", ls=":", lw=1)
 
 
 def draw_accuracies(ax: Any, accuracies: Tensor, labels: Sequence[str]) -> None:
     """A dot for each seed of each lane, (lanes, seeds), in the colours of its band."""
-    for place, (row, colour) in enumerate(zip(accuracies, cycle(COLOURS), strict=False)):
-        ax.plot([place] * len(row), row, "o", ms=5, alpha=0.7, color=colour)
-    ax.axhline(0.1, color="0.5", ls=":", lw=1)
-    ax.set_xticks(range(len(labels)), labels, rotation=30, ha="right", fontsize=8)
+    draw_dots(ax, accuracies, labels, chance=0.1)
     ax.set(title="test accuracy, one dot a seed", ylim=(0, 1.02))
+
+
+def draw_dots(ax: Any, values: Tensor, labels: Sequence[str], chance: float) -> None:
+    """The same of any number."""
+    for place, (row, colour) in enumerate(zip(values, cycle(COLOURS), strict=False)):
+        ax.plot([place] * len(row), row, "o", ms=5, alpha=0.7, color=colour)
+    ax.axhline(chance, color="0.5", ls=":", lw=1)
+    ax.set_xticks(range(len(labels)), labels, rotation=30, ha="right", fontsize=8)

@@ -4,14 +4,14 @@ import io
 import math
 from typing import Any
 
-from depthscope.training.arms import CAVEAT, rate_words
+from depthscope.training.arms import CAVEAT, LITERAL, rate_words
 from depthscope.training.comparison import Comparison
 from depthscope.training.lane import Lane
+from depthscope.training.scores import in_range
 from depthscope.training.significance import FEWEST, LEVEL
 
-COLUMNS = ("arm", "lr", "test accuracy", "test loss", "train loss", "seconds", "seeds")
-FOLDED = {"arm": 13, "seeds": 8}  # may take several lines, of no fewer letters
-CHANCE = 3  # deviations of the accuracy of guesses, up to which an arm has learned nothing that can be told
+FOLDED = {"arm": 13, "seeds": 5}  # may take several lines, of no fewer letters
+STATED = {"bits_per_character": "bits/char", "perplexity": "perplexity"}  # of a loss, as the field writes it
 
 
 def comparison_view(comparison: Comparison) -> Any:
@@ -21,14 +21,15 @@ def comparison_view(comparison: Comparison) -> Any:
     from rich.text import Text
 
     grid = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for name in COLUMNS:
+    rows = [cells(lane, comparison) for lane in comparison.lanes]
+    for name in rows[0]:
         if name in FOLDED:
             grid.add_column(name, overflow="fold", min_width=FOLDED[name])
         else:
             grid.add_column(name, justify="right", no_wrap=True)
-    for lane in comparison.lanes:
-        lost = lane.diverged or lane.failed
-        grid.add_row(*map(Text, cells(lane)), style="red" if lost else None)
+    for lane, row in zip(comparison.lanes, rows, strict=True):
+        lost = lane.diverged or lane.failed or lane.leaks
+        grid.add_row(*map(Text, row.values()), style="red" if lost else None)
     parts: list[Any] = [Text(header(comparison), style="dim"), grid, Text()]
     parts += [Text(words, style=style) for words, style in sentences(comparison)]
     return Group(*parts)
@@ -45,19 +46,28 @@ def comparison_text(comparison: Comparison, width: int = 110) -> str:
 
 def header(comparison: Comparison) -> str:
     """One line: what was trained on what, for how long."""
-    base, recipe, images = comparison.base, comparison.recipe, comparison.facts["images"]
+    base, recipe, facts = comparison.base, comparison.recipe, comparison.facts
     return (
-        f"{comparison.task}: {images['train']} images to learn from, {images['test']} to test; ViT of {base.depth} "
-        f"blocks, d {base.d}, {base.h} heads, ffn {base.q}, {base.weights} weights; "
+        f"{comparison.task}: {facts['data']}; {facts['model']} of {base.depth} blocks, d {base.d}, {base.h} "
+        f"heads, ffn {base.q}, {base.weights} weights; "
         f"{epochs_in_words(recipe.epochs)} of batch {recipe.batch} ({comparison.steps} steps)"
     )
 
 
-def cells(lane: Lane) -> list[str]:
-    """The line of an arm."""
-    accuracy = _range(100 * lane.mean("test", "accuracy"), 100 * lane.spread("test", "accuracy"), 1)
-    losses = [_range(lane.mean(split, "loss"), lane.spread(split, "loss"), 3) for split in ("test", "train")]
-    return [lane.arm.name, rate_words(lane.lr), f"{accuracy} %", *losses, f"{lane.seconds:.0f}", counts(lane)]
+def cells(lane: Lane, comparison: Comparison) -> dict[str, str]:
+    """The line of an arm, by the names of the columns."""
+    measured = {what for one in comparison.lanes for run in one.done.values() for what in run.final["test"]}
+    line = {"arm": lane.arm.name, "lr": rate_words(lane.lr)}
+    if comparison.score.name == "accuracy":
+        line["test accuracy"] = comparison.score.words(lane.mean("test", "accuracy"), lane.spread("test", "accuracy"))
+    line["test loss"] = "LEAKS" if lane.leaks else _range(lane, "test", "loss", 3)
+    for what, name in STATED.items():
+        if what in measured:
+            line[name] = "-" if lane.leaks else in_range(lane.mean("test", what), math.nan, 2)
+    if "gap" in measured:
+        line |= {"honest": _range(lane, "test", "honest", 3), "gap": in_range(lane.mean("test", "gap"), math.nan, 3)}
+    line["train loss"] = _range(lane, "train", "loss", 3)
+    return line | {"seconds": f"{lane.seconds:.0f}", "seeds": counts(lane)}
 
 
 def counts(lane: Lane) -> str:
@@ -69,9 +79,8 @@ def counts(lane: Lane) -> str:
 
 def sentences(comparison: Comparison) -> list[tuple[str, str]]:
     """What follows, and in which style it is printed: losses first, then differences, the caveats last."""
-    lines = [(words, "red") for lane in comparison.lanes for words in _lost(lane)]
-    chance = at_chance(comparison.facts["guess"], comparison.facts["images"]["test"])
-    lines += [(words, "") for lane in comparison.lanes for words in _at_chance(lane, chance)]
+    lines = [(words, "red") for lane in comparison.lanes for words in (*_lost(lane), *_leaks(lane))]
+    lines += [(words, "") for lane in comparison.ranked for words in _at_chance(lane, comparison)]
     lines += [(words, "bold") for words in differences_in_words(comparison)]
     lines += [
         (words, "") for lane in comparison.lanes if lane.arm.remark == CAVEAT for words in _caveat(comparison, lane)
@@ -81,7 +90,7 @@ def sentences(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def differences_in_words(comparison: Comparison) -> list[str]:
-    """Which differences of test accuracy are more than noise between seeds, and which are within it."""
+    """Which differences of the score are more than noise between seeds, and which are within it."""
     found = comparison.differences()
     if not found:
         return []
@@ -99,14 +108,16 @@ def differences_in_words(comparison: Comparison) -> list[str]:
     corrected = f", p corrected for {tested} comparisons by Holm's method" if tested > 1 else ""
     note = (
         f"(Mean ± deviation of the differences over seeds, paired t-test{corrected}; the sign-flip test cannot fall "
-        f"below {2.0 ** (1 - have):.2g} with as many seeds. All of it is over seeds, {_on_these_images(comparison)}.)"
+        f"below {2.0 ** (1 - have):.2g} with as many seeds. All of it is over seeds, {_on_this_split(comparison)}.)"
     )
     return [*lines, note]
 
 
-def _on_these_images(comparison: Comparison) -> str:
+def _on_this_split(comparison: Comparison) -> str:
     """What seeds cannot tell: the deviation of an accuracy over other test images, the largest of all arms."""
-    images = comparison.facts["images"]["test"]
+    images = comparison.facts["count"]
+    if comparison.score.name == "loss":
+        return f"on these {images:,} test tokens; another text would move all losses"
     means = [lane.mean("test", "accuracy") for lane in comparison.lanes if lane.done]
     moved = 100 * max(math.sqrt(p * (1 - p) / images) for p in means)
     return f"on these {images} test images; other images would move an accuracy by about ± {moved:.1f} points"
@@ -115,16 +126,17 @@ def _on_these_images(comparison: Comparison) -> str:
 def _difference(one: Any, comparison: Comparison) -> str:
     count, seeds = one.test.count, len(comparison.seeds)
     if count < FEWEST:
-        return f"{one.above} and {one.below}: nothing can be said, only {count} of {seeds} seeds were done by both."
-    size = f"{_range(100 * one.test.mean, 100 * one.test.spread, 1)} points"
+        return f"{one.better} and {one.worse}: nothing can be said, only {count} of {seeds} seeds were done by both."
+    score = comparison.score
+    size = score.difference(abs(one.test.mean), one.test.spread)
     flips = "" if math.isnan(one.test.p_flip) else f"; sign flips {one.test.p_flip:.2g}"
     over = f", over {count} of {seeds} seeds; {_left_out(one, comparison)}" if count < seeds else ""
-    return f"{one.above} is above {one.below} by {size}: {one.verdict}{flips}{over}."
+    return f"{one.better} is {score.ahead} {one.worse} by {size}: {one.verdict}{flips}{over}."
 
 
 def _left_out(one: Any, comparison: Comparison) -> str:
     """Why a difference is not over all seeds: one of the two arms has no result for some."""
-    lanes = [comparison[name] for name in (one.above, one.below)]
+    lanes = [comparison[name] for name in (one.better, one.worse)]
     diverged = {seed for lane in lanes for seed in lane.diverged}
     failed = {seed for lane in lanes for seed in lane.failed} - diverged
     lost = [f"{len(some)} {how}" for some, how in ((diverged, "diverged"), (failed, "failed")) if some]
@@ -138,36 +150,47 @@ def _lost(lane: Lane) -> list[str]:
     return [f"{lane.arm.name}, seed {seed}, {words}." for seed, words in sorted(gone)]
 
 
-def at_chance(guess: float, images: int) -> float:
-    """The accuracy up to which an arm may just have guessed the largest class, whose share of the images is `guess`."""
-    return guess + CHANCE * math.sqrt(guess * (1 - guess) / images)
+def _leaks(lane: Lane) -> list[str]:
+    """That the losses of an arm are not those of a predictor."""
+    if not lane.leaks:
+        return []
+    form = ", the paper's literal form," if lane.arm.remark == LITERAL else ""
+    return [
+        f"{lane.arm.name}{form} LEAKS: it sees the tokens that it is to predict. Its loss is "
+        f"{lane.mean('test', 'forced'):.3f} when a segment is fed at once, and {lane.mean('test', 'honest'):.3f} when "
+        "only what came before is. It is not ranked."
+    ]
 
 
-def _at_chance(lane: Lane, chance: float) -> list[str]:
-    """How many seeds learned nothing: a mean of some that did and some that did not is nobody's accuracy."""
-    values = lane.values("test", "accuracy").values()
-    stuck = sum(value <= chance for value in values)
+def _at_chance(lane: Lane, comparison: Comparison) -> list[str]:
+    """How many seeds learned nothing: a mean of some that did and some that did not is nobody's score."""
+    score, facts = comparison.score, comparison.facts
+    values = lane.values("test", score.name).values()
+    stuck = sum(score.nothing_learned(value, facts) for value in values)
     if not stuck:
         return []
-    some = "" if stuck == len(values) else f"; the best reached {max(values):.1%}"
-    return [f"{lane.arm.name} stayed at chance in {stuck} of {len(values)} seeds{some}."]
+    best = max(values, key=lambda value: score.sign * value)
+    some = "" if stuck == len(values) else f"; the best reached {score.words(best)}"
+    chance = "stayed at chance" if score.name == "accuracy" else "learned no more than how frequent tokens are"
+    return [f"{lane.arm.name} {chance} in {stuck} of {len(values)} seeds{some}."]
 
 
 def _caveat(comparison: Comparison, lane: Lane) -> list[str]:
     """What a third of the rate does to post-norm."""
-    usual = _before_caveat(comparison, lane)
-    name, slow, fast = lane.arm.name.partition("@")[0], lane.mean("test", "accuracy"), usual.mean("test", "accuracy")
+    usual, score = _before_caveat(comparison, lane), comparison.score
+    name, slow, fast = lane.arm.name.partition("@")[0], lane.mean("test", score.name), usual.mean("test", score.name)
     if math.isnan(slow) or math.isnan(fast):
         return [f"{name} at {CAVEAT} ({rate_words(lane.lr)}): there is nothing to compare, no run was done."]
-    here = f"{name} at {CAVEAT} ({rate_words(lane.lr)}) reaches {slow:.1%}, at {rate_words(usual.lr)} {fast:.1%}: "
-    chance = at_chance(comparison.facts["guess"], comparison.facts["images"]["test"])
+    reached = f"reaches {score.words(slow)}, at {rate_words(usual.lr)} {score.words(fast)}"
+    here = f"{name} at {CAVEAT} ({rate_words(lane.lr)}) {reached}: "
+    lost_slow, lost_fast = (score.nothing_learned(value, comparison.facts) for value in (slow, fast))
     pair = {usual.arm.name, lane.arm.name}
-    differ = any(one.p < LEVEL for one in comparison.differences() if {one.above, one.below} == pair)
-    if max(slow, fast) <= chance:
+    differ = any(one.p < LEVEL for one in comparison.differences() if {one.better, one.worse} == pair)
+    if lost_slow and lost_fast:
         return [here + "the smaller rate does not save it here. A still smaller one might."]
-    if fast <= chance or (differ and slow > fast):
+    if lost_fast or (differ and score.sign * (slow - fast) > 0):
         return [here + "how badly it does beside the others is a matter of the rate; one rate for all overstates it."]
-    if slow <= chance or differ:
+    if lost_slow or differ:
         return [here + "the smaller rate is no help here."]
     return [here + "the rate makes no difference that can be told."]
 
@@ -206,8 +229,5 @@ def epochs_in_words(epochs: int) -> str:
     return "1 epoch" if epochs == 1 else f"{epochs} epochs"
 
 
-def _range(mean: float, spread: float, digits: int) -> str:
-    """mean ± spread; no spread where there is none to tell."""
-    if math.isnan(mean):
-        return "-"
-    return f"{mean:.{digits}f}" if math.isnan(spread) else f"{mean:.{digits}f} ± {spread:.{digits}f}"
+def _range(lane: Lane, split: str, what: str, digits: int) -> str:
+    return in_range(lane.mean(split, what), lane.spread(split, what), digits)

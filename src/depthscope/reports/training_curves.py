@@ -1,4 +1,4 @@
-"""The picture of a comparison: losses and accuracies with bands over seeds, token similarity over training."""
+"""The picture of a comparison: losses and scores with bands over seeds, token similarity over training."""
 
 import math
 from itertools import cycle
@@ -27,16 +27,18 @@ def draw(comparison: Comparison) -> Any:
     figure = Figure(figsize=(12, 4.2 + 2.9 * rows), layout="constrained")
     parts: Any = figure.subfigures(2, 1, height_ratios=(4.2, 2.9 * rows))
     above, below = parts
-    loss, accuracy = above.subplots(1, 2)
+    loss, score = above.subplots(1, 2)
     for lane, colour in zip(lanes, cycle(COLOURS), strict=False):
-        _lines(loss, accuracy, lane, colour)
-    guess = math.log(comparison.facts["classes"])
+        _lines(loss, score, lane, colour, comparison.score.name)
+    guess, chance = math.log(comparison.facts["answers"]), comparison.facts["chance"]
     loss.axhline(guess, color="0.5", lw=0.8, ls=":")
-    accuracy.axhline(comparison.facts["guess"], color="0.5", lw=0.8, ls=":", label="a guess")
+    score.axhline(chance, color="0.5", lw=0.8, ls=":", label="without looking")
     loss.set(title="training loss", xlabel="step", ylim=(0, 1.35 * guess))
-    accuracy.set(title="accuracy on the validation split; test at the end (diamonds)", xlabel="step", ylim=(0, 1.02))
-    above.legend(*accuracy.get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False, fontsize=9)
-    for ax in (loss, accuracy):
+    over = 1.02 if comparison.score.name == "accuracy" else 1.35 * chance
+    end = f"{comparison.score.name} on the validation split; test at the end (diamonds)"
+    score.set(title=end, xlabel="step", ylim=(0, over))
+    above.legend(*score.get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False, fontsize=9)
+    for ax in (loss, score):
         ax.grid(alpha=0.25)
     columns = min(len(lanes), IN_A_ROW)
     grid = below.subplots(rows, columns, squeeze=False, sharey=True)
@@ -59,16 +61,14 @@ def draw(comparison: Comparison) -> Any:
     return figure
 
 
-def _lines(loss: Any, accuracy: Any, lane: Lane, colour: str) -> None:
-    for ax, what, label in ((loss, "loss", None), (accuracy, "accuracy", title(lane))):
-        steps, *lines = lane.curve(what)
-        mean, lowest, highest = map(smooth, lines) if what == "loss" else lines
+def _lines(loss: Any, score: Any, lane: Lane, colour: str, what: str) -> None:
+    for ax, name, label in ((loss, "batch_loss", None), (score, what, title(lane))):
+        steps, *lines = lane.curve(name)
+        mean, lowest, highest = map(smooth, lines) if name == "batch_loss" else lines
         ax.plot(steps, mean, color=colour, lw=1.6, label=label)
         ax.fill_between(steps, lowest, highest, color=colour, alpha=0.15, lw=0)
-    if lane.done:
-        accuracy.plot(
-            lane.curve("accuracy")[0][-1], lane.mean("test", "accuracy"), "D", color=colour, ms=5, mec="white"
-        )
+    if lane.done and not lane.leaks:
+        score.plot(lane.curve(what)[0][-1], lane.mean("test", what), "D", color=colour, ms=5, mec="white")
 
 
 def _heat(ax: Any, lane: Lane) -> Any:
@@ -88,7 +88,8 @@ def title(lane: Lane) -> str:
     lost = "".join(
         f", {len(some)} {word}" for some, word in ((lane.diverged, "diverged"), (lane.failed, "failed")) if some
     )
-    return f"{lane.arm.name.partition('@')[0]}, lr {rate_words(lane.lr)}{lost}"
+    leaks = ", LEAKS" if lane.leaks else ""
+    return f"{lane.arm.name.partition('@')[0]}, lr {rate_words(lane.lr)}{lost}{leaks}"
 
 
 def smooth(values: list[float]) -> list[float]:

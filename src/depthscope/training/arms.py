@@ -13,6 +13,7 @@ from depthscope.training.build import Build
 
 PLAIN = "post_norm"  # the wiring that a remedy mends unless another is named
 CAVEAT = "a third of the rate"
+LITERAL = "the literal form"
 GRAMMAR = 'as "pre_norm", "de_escalate:tau=0.5,at=ffn_in", "pre_norm+de_escalate" or "post_norm@3e-4"'
 
 
@@ -28,12 +29,14 @@ class Arm:
     remedy: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     at: str | None = None
+    causal: str = "auto"
     lr: float | None = None
     remark: str = ""
 
     def build(self, base: Build) -> Build:
         """The base with this arm's wiring and remedy."""
-        return replace(base, wiring=self.wiring, remedy=self.remedy, remedy_settings=self.settings, at=self.at)
+        own = replace(base, wiring=self.wiring, remedy=self.remedy, remedy_settings=self.settings)
+        return replace(own, at=self.at, causal=self.causal)
 
     @property
     def plain(self) -> bool:
@@ -44,7 +47,8 @@ class Arm:
 def arm(text: str) -> Arm:
     """An arm from its words: [wiring+]name[:setting=value,...][@rate], name being a wiring or a remedy.
 
-    A remedy without a wiring meets post_norm. The setting `at` is the site of the remedy.
+    A remedy without a wiring meets post_norm. The setting `at` is the site of the remedy; causal=leak insists on its
+    literal form in a causal model, which sees the future.
     """
     words, at_sign, rate = text.strip().partition("@")
     names, colon, pairs = words.partition(":")
@@ -58,8 +62,9 @@ def arm(text: str) -> Arm:
     settings = _settings(pairs, text) if colon else {}
     if settings and not remedy:
         raise UsageError(f"arm {text!r}: only a remedy has settings; {wiring} is a wiring. Leave {pairs!r} out.")
-    site = settings.pop("at", None)
-    return Arm(text.strip(), wiring, remedy or None, settings, site, _rate(rate, text) if at_sign else None)
+    site, causal = settings.pop("at", None), settings.pop("causal", "auto")
+    own_rate = _rate(rate, text) if at_sign else None
+    return Arm(text.strip(), wiring, remedy or None, settings, site, causal, own_rate)
 
 
 def arms(texts: str | Iterable[str]) -> list[Arm]:
@@ -89,6 +94,24 @@ def with_caveat(chosen: Sequence[Arm], lr: float) -> list[Arm]:
         if one.plain and third not in rates:
             rates.add(third)
             lanes.append(replace(one, name=f"{PLAIN}@{rate_words(third)}", lr=third, remark=CAVEAT))
+    return lanes
+
+
+def with_literal(chosen: Sequence[Arm]) -> list[Arm]:
+    """The arms of language models, and behind the first with de-escalation the same in the paper's literal form.
+
+    The paper takes the mean over the whole segment, which holds the tokens that are to be predicted. How well that
+    seems to do is worth a lane, once. Not added where somebody asked for a leak already.
+    """
+    if any(one.causal == "leak" for one in chosen):
+        return list(chosen)
+    lanes = list(chosen)
+    for place, one in enumerate(chosen):
+        if one.remedy is not None and _plain(one.remedy) == "deescalate" and "form" not in one.settings:
+            words, at_sign, rate = one.name.partition("@")
+            name = f"{words}{',' if ':' in words else ':'}causal=leak{at_sign}{rate}"
+            lanes.insert(place + 1, replace(one, name=name, causal="leak", remark=LITERAL))
+            break
     return lanes
 
 
@@ -145,7 +168,12 @@ def _is_wiring(name: str) -> bool:
 
 
 def _is_remedy(name: str) -> bool:
-    return name.lower().replace("_", "") in {known.lower() for known in TABLES["remedy"]}
+    return _plain(name) in {known.lower() for known in TABLES["remedy"]}
+
+
+def _plain(name: str) -> str:
+    """DeEscalate and de_escalate -> deescalate"""
+    return name.lower().replace("_", "")
 
 
 def _snake(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What is trained: a Vision Transformer by its sizes and choices, with or without a remedy."""
+"""What is trained: a model by its sizes and choices, with or without a remedy; which kind is the task's choice."""
 
 import inspect
 from collections.abc import Callable
@@ -10,15 +10,16 @@ from torch import nn
 
 from depthscope._registry import TABLES, lookup
 from depthscope.errors import UsageError
-from depthscope.models.vit import vit
 from depthscope.remedies._fix import Fix, fix_
 
 
 @dataclass(frozen=True)
 class Build:
-    """A ViT of depth blocks of width d with h heads and feed-forward width q; see ds.models.vit for the choices.
+    """depth blocks of width d with h heads and feed-forward width q; see models.design.Design for the choices.
 
-    remedy is a name as "de_escalate", remedy_settings are its arguments, at is its site (its own when None).
+    pooling is for tasks with one answer for all tokens. remedy is a name as "de_escalate", remedy_settings are its
+    arguments, at is its site (None: the task's choice, else its own), causal is said to fix_: "leak" insists on a form
+    that shows causal models their future.
     """
 
     depth: int = 24
@@ -32,6 +33,7 @@ class Build:
     remedy: str | None = None
     remedy_settings: dict[str, Any] = field(default_factory=dict)
     at: str | None = None
+    causal: str = "auto"
 
     def __post_init__(self) -> None:
         if not isinstance(self.output, bool):
@@ -44,20 +46,19 @@ class Build:
                 f'{self.remedy_settings or self.at!r}. Add remedy="de_escalate", or leave them out.'
             )
 
+    @property
+    def choices(self) -> dict[str, Any]:
+        """What a Design needs to know."""
+        return {name: getattr(self, name) for name in ("depth", "d", "h", "q", "wiring", "weights", "output")}
+
     def model(self, task: Any, seed: int) -> tuple[nn.Module, Fix | None]:
-        """A model for the task's images and classes, and the handle of its remedy.
+        """A model for the task, and the handle of its remedy.
 
         The weights depend on the seed alone, drawn before the remedy comes: arms of the same wiring start equal.
         """
-        channels, side, width = task.size
-        if side != width:
-            raise UsageError(f"build: images must be square; {task.name} has {side} x {width}. Crop or resize them.")
-        choices = {name: getattr(self, name) for name in ("depth", "d", "h", "q", "wiring", "weights", "output")}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = vit(
-                side=side, patch=task.patch, channels=channels, classes=task.classes, pooling=self.pooling, **choices
-            )
+            model = task.model(self)
             return model, None if self.remedy is None else self._fixed(model, task)
 
     def _fixed(self, model: nn.Module, task: Any) -> Fix:
@@ -72,8 +73,8 @@ class Build:
             built = remedy(**sizes | self.remedy_settings)
         except TypeError as error:
             raise UsageError(f"build: remedy_settings must be arguments of {remedy.__name__}; {error}.") from None
-        handle = fix_(model, built, at=self.at)
-        handle.prepare((torch.zeros(2, *task.size),), {})
+        handle = fix_(model, built, at=self.at or task.sites.get(remedy.__name__), causal=self.causal)
+        handle.prepare((task.probe(torch.device("cpu"))[:2],), {})
         return handle
 
     def to_dict(self) -> dict[str, Any]:

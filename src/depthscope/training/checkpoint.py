@@ -1,8 +1,8 @@
 """Checkpoints: folders that are there whole or not at all, so that a run killed at any moment can go on.
 
-folder/step_000123/ holds model.safetensors, optimizer.safetensors and state.json (the step, the record so far, and
-size and checksum of the other two). Data order, augmentation and dropout are functions of seed and step, so no random
-state is kept.
+folder/step_000123/ holds model.safetensors, optimizer.safetensors, memory.safetensors (what a model remembers of the
+batches before, empty for most) and state.json (the step, the record so far, and size and checksum of the others). Data
+order, augmentation and dropout are functions of seed and step, so no random state is kept.
 """
 
 import json
@@ -20,7 +20,7 @@ from depthscope.errors import CheckpointError, MissingExtraError, RecordError
 from depthscope.training.run import Run
 
 FORMAT = "depthscope.checkpoint"
-VERSION = 1
+VERSION = 2  # 1 had no memory
 KEEP = 2  # the newest, and the one before it in case a disk damages the newest
 STATE = "state.json"
 
@@ -32,6 +32,7 @@ class Saved:
     step: int
     model: dict[str, Tensor]
     optimizer: dict[str, Tensor]
+    memory: dict[str, Tensor]
     run: Run
     ignored: tuple[str, ...] = ()
 
@@ -40,12 +41,20 @@ class _NotWholeError(Exception):
     """A folder that lost a part of itself."""
 
 
-def save(folder: str | Path, step: int, model: dict[str, Tensor], optimizer: dict[str, Tensor], run: Run) -> Path:
+def save(
+    folder: str | Path,
+    step: int,
+    model: dict[str, Tensor],
+    optimizer: dict[str, Tensor],
+    run: Run,
+    memory: dict[str, Tensor] | None = None,
+) -> Path:
     """Write a checkpoint beside the others, then drop all but the newest; after an error the last good ones stay."""
     folder = Path(folder)
     target = folder / f"step_{step:06d}"
     part = folder / f"part-{target.name}"
-    contents = {"model.safetensors": _packed(model), "optimizer.safetensors": _packed(optimizer)}
+    parts = {"model": model, "optimizer": optimizer, "memory": memory or {}}
+    contents = {f"{name}.safetensors": _packed(tensors) for name, tensors in parts.items()}
     files = {name: {"bytes": len(data), "crc32": zlib.crc32(data)} for name, data in contents.items()}
     state = {"format": FORMAT, "version": VERSION, "step": step, "files": files, "run": run.to_dict()}
     contents[STATE] = json.dumps(state, allow_nan=False).encode()
@@ -76,8 +85,9 @@ def latest(folder: str | Path) -> Saved | None:
     ignored: list[str] = []
     for path in folders(Path(folder)):
         try:
-            step, model, optimizer, run = _read(path)
-            return Saved(step, model, optimizer, run, tuple(ignored))
+            step, tensors, run = _read(path)
+            model, optimizer, memory = tensors
+            return Saved(step, model, optimizer, memory, run, tuple(ignored))
         except (_NotWholeError, OSError, ValueError) as error:
             if isinstance(error, RecordError):
                 raise CheckpointError(f"{path}: {error}") from error
@@ -95,13 +105,15 @@ def refuse_other_settings(folder: str | Path | None, earlier: Run, run: Run) -> 
     """Raise CheckpointError unless two runs have the same settings."""
     found = earlier.differences(run)
     if found:
+        data = " (Another fingerprint: other data, another vocabulary, or cut another way.)"
+        said = "; ".join(found) + (data if earlier.fingerprint != run.fingerprint else "")
         raise CheckpointError(
-            f"{folder}: a run goes on with the settings that it began with; {'; '.join(found)}. "
+            f"{folder}: a run goes on with the settings that it began with; {said}. "
             "Give those settings again, or another folder."
         )
 
 
-def _read(path: Path) -> tuple[int, dict[str, Tensor], dict[str, Tensor], Run]:
+def _read(path: Path) -> tuple[int, list[Any], Run]:
     from safetensors.torch import load
 
     state = json.loads((path / STATE).read_text())
@@ -116,7 +128,7 @@ def _read(path: Path) -> tuple[int, dict[str, Tensor], dict[str, Tensor], Run]:
         if len(data) != facts["bytes"] or zlib.crc32(data) != facts["crc32"]:
             raise _NotWholeError(f"{name} must have {facts['bytes']} bytes with their checksum; got {len(data)}")
         tensors.append(load(data))
-    return state["step"], tensors[0], tensors[1], Run.from_dict(state["run"])
+    return state["step"], tensors, Run.from_dict(state["run"])
 
 
 def _packed(tensors: dict[str, Tensor]) -> bytes:

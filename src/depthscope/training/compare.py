@@ -15,10 +15,9 @@ from depthscope._files import check_writable
 from depthscope._registry import unknown
 from depthscope.errors import UnknownNameError, UsageError
 from depthscope.training.arms import arms as read_arms
-from depthscope.training.arms import with_caveat
-from depthscope.training.augment import augmentation
+from depthscope.training.arms import with_caveat, with_literal
 from depthscope.training.build import Build
-from depthscope.training.choices import sort_choices
+from depthscope.training.choices import Sorted, sort_choices
 from depthscope.training.comparison import Comparison
 from depthscope.training.plan import Plan
 from depthscope.training.pool import Watch
@@ -27,7 +26,7 @@ from depthscope.training.tasks import task as load_task
 
 ARMS = ("post_norm", "pre_norm", "de_escalate")
 LOOKS = 8  # of the monitor over a run, besides the last
-OF_THE_ARM = ("wiring", "remedy", "remedy_settings", "at")  # choices of a build that arms make
+OF_THE_ARM = ("wiring", "remedy", "remedy_settings", "at", "causal")  # choices of a build that arms make
 RECORD = "comparison.json"
 
 
@@ -36,7 +35,7 @@ def compare(
     arms: str | Sequence[str] = ARMS,
     *,
     seeds: int | Sequence[int] = 3,
-    search: int = 0,
+    search: int | None = None,
     caveat: bool = True,
     processes: int | None = None,
     folder: str | Path | None = None,
@@ -48,31 +47,38 @@ def compare(
 
     arms: see arm(). seeds: how many, or which. choices: of the model (depth, d, h, q, weights, pooling, output), of the
     training (epochs, lr, batch, and all else of Recipe) and of the task (data, train, ...).
-    search: trials of other learning rates for each arm, judged on the validation split with the first seed; equal for
-    all but arms that came with a rate of their own. Without it all arms share lr, and post_norm gets a second lane at a
-    third of it, unless caveat is False.
+    What is not chosen is what suits the task (Task.defaults).
+    search: trials of learning rates for each arm, judged on the validation split with the first seed; equal for all but
+    arms that came with a rate of their own. With 0 all arms share lr, and post_norm gets a second lane at a third of
+    it. Language models get a lane with de-escalation in the paper's literal form, which sees the future. caveat=False
+    leaves both lanes out.
     processes: how many jobs run side by side (all cores; one where there is a GPU).
     folder: the same folder again goes on where it was; machines that share it share the work. Without one, a temporary
     folder. storage: the URL of a database for the trials of the search, instead of a file in the folder.
     """
-    base, recipe, options = _sorted_choices(task, choices)
+    chosen = _sorted_choices(task, choices)
     lanes, numbers = read_arms(arms), _numbers(seeds)
-    if type(search) is not int or search < 0:
+    if search is not None and (type(search) is not int or search < 0):
         raise UsageError(f"compare: search must be a number of trials per arm, 0 or more; got {search!r}.")
     if processes is not None and (type(processes) is not int or processes < 1):
         raise UsageError(f"compare: processes must be a whole number, 1 or more; got {processes!r}.")
-    if caveat and not search:
-        lanes = with_caveat(lanes, recipe.lr)
     if folder is not None:
         check_writable(Path(folder) / RECORD)
-    data = load_task(task, **options)
-    augmentation(recipe.augment, data.size)
+    data = load_task(task, **chosen.options)
+    usual = sort_choices(task, data.defaults)
+    base, recipe = Build(**usual.build | chosen.build), Recipe(**usual.recipe | chosen.recipe)
+    search = data.defaults.get("search", 0) if search is None else search
+    if caveat and data.score == "loss":
+        lanes = with_literal(lanes)
+    if caveat and not search:
+        lanes = with_caveat(lanes, recipe.lr)
+    data.batches(recipe, torch.device("cpu"))
     for one in lanes:  # a mistake in an arm, as in the augmentation, is told now and not by a process in an hour
         one.build(base).model(data, numbers[0])
     if "log_every" not in choices:
-        recipe = replace(recipe, log_every=math.ceil(recipe.steps(len(data.train)) / LOOKS))
+        recipe = replace(recipe, log_every=math.ceil(recipe.steps(len(data)) / LOOKS))
     with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as place:
-        plan = Plan(Path(place), data, options, base, recipe, numbers, processes or _room(), watch)
+        plan = Plan(Path(place), data, chosen.options, base, recipe, numbers, processes or _room(), watch)
         rates, trials, words = plan.search(lanes, search, storage) if search else ({}, {}, "")
         result = plan.compare(lanes, rates, trials, words)
         if folder is not None:
@@ -80,7 +86,7 @@ def compare(
     return result
 
 
-def _sorted_choices(task: str, choices: dict[str, Any]) -> tuple[Build, Recipe, dict[str, Any]]:
+def _sorted_choices(task: str, choices: dict[str, Any]) -> Sorted:
     """Each choice to whom it belongs: the model, the training, the task."""
     if not isinstance(task, str):
         raise UsageError(
@@ -89,7 +95,7 @@ def _sorted_choices(task: str, choices: dict[str, Any]) -> tuple[Build, Recipe, 
     found = sort_choices(task, choices, taken=(*OF_THE_ARM, "seed"))
     for name in found.rest:
         raise UnknownNameError("compare: " + unknown(f"choice for {task}", name, found.known))
-    return Build(**found.build), Recipe(**found.recipe), found.options
+    return found
 
 
 def _numbers(seeds: int | Sequence[int]) -> list[int]:

@@ -12,6 +12,7 @@ from depthscope.training.build import Build
 from depthscope.training.lane import Lane
 from depthscope.training.recipe import Recipe
 from depthscope.training.run import worded
+from depthscope.training.scores import SCORES, Score
 from depthscope.training.significance import Paired, holm, paired, verdict
 
 FORMAT = "depthscope.comparison"
@@ -22,8 +23,8 @@ VERSION = 1
 class Difference:
     """Two arms, the better one first; p is corrected for the number of comparisons that were made."""
 
-    above: str
-    below: str
+    better: str
+    worse: str
     test: Paired
     p: float
 
@@ -36,7 +37,8 @@ class Difference:
 class Comparison:
     """All lanes of a comparison on one task. facts: of the data; base and recipe: what all arms share.
 
-    Of the facts, guess is the share of the largest class in the test split: what one gets without looking.
+    Of the facts, score is the number of the test split by which arms are ranked, count what it is a mean over, chance
+    what one gets without looking.
     steps: of one run. rates: how learning rates were chosen, in words; "" when all were given. reused: how many runs
     were in the folder already, done by an earlier comparison.
     """
@@ -57,15 +59,24 @@ class Comparison:
             raise KeyError(f"comparison: no arm is called {arm!r}; there are {[lane.arm.name for lane in self.lanes]}.")
         return found[0]
 
-    def differences(self, what: str = "accuracy") -> list[Difference]:
-        """Every two arms on the test split, paired over the seeds that both have done."""
-        found = []
-        resolution = 1 / self.facts["images"]["test"] if what == "accuracy" else 0.0
-        for one, other in combinations(self.lanes, 2):
+    @property
+    def score(self) -> Score:
+        return SCORES[self.facts["score"]]
+
+    @property
+    def ranked(self) -> list[Lane]:
+        """The arms whose scores are those of a predictor: one that was shown the answers is not ranked."""
+        return [lane for lane in self.lanes if not lane.leaks]
+
+    def differences(self, what: str | None = None) -> list[Difference]:
+        """Every two ranked arms on the test split, paired over the seeds that both have done; what: another score."""
+        found, score = [], self.score if what is None else SCORES[what]
+        what, resolution = score.name, score.resolution(self.facts["count"])
+        for one, other in combinations(self.ranked, 2):
             a, b = one.values("test", what), other.values("test", what)
             both = [seed for seed in self.seeds if seed in a and seed in b]
             test = paired([a[seed] for seed in both], [b[seed] for seed in both], resolution)
-            if test.mean < 0 if what == "accuracy" else test.mean > 0:
+            if score.sign * test.mean < 0:
                 one, other, test = other, one, replace(test, mean=-test.mean)
             found.append((one.arm.name, other.arm.name, test))
         corrected = holm([test.p for *_, test in found])

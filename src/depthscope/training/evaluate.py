@@ -1,4 +1,4 @@
-"""Loss and accuracy of a model on a split."""
+"""Loss and accuracy of a model on a split of images."""
 
 from collections.abc import Callable
 from typing import Any

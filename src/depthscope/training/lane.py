@@ -6,6 +6,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from depthscope.training.arms import Arm
+from depthscope.training.honest import leaks
 from depthscope.training.run import HISTORY, Run, worded
 
 POINTS = 400  # of a curve of losses that are kept
@@ -34,7 +35,7 @@ class Lane:
         return {seed: run.reason for seed, run in self.runs.items() if run.status != "done"}
 
     def values(self, split: str, what: str) -> dict[int, float]:
-        """ "loss" or "accuracy" of a split at the end, by seed."""
+        """ "loss", "accuracy" or another number of a split at the end, by seed."""
         return {seed: run.final[split][what] for seed, run in self.done.items()}
 
     def mean(self, split: str, what: str) -> float:
@@ -46,12 +47,17 @@ class Lane:
         return stdev(values) if len(values) > 1 else math.nan
 
     @property
+    def leaks(self) -> bool:
+        """Whether a run of a language model saw the tokens that it was to predict."""
+        return any(leaks(run.final["test"]["gap"]) for run in self.done.values() if "gap" in run.final["test"])
+
+    @property
     def seconds(self) -> float:
         """Of a whole training, so over the runs that were done: one that diverged ended early."""
         return fmean(run.seconds for run in self.done.values()) if self.done else math.nan
 
     def curve(self, what: str) -> tuple[list[int], list[float], list[float], list[float]]:
-        """(steps, means, lowest, highest) over seeds: "loss" of batches, "accuracy" on the validation split."""
+        """(steps, means, lowest, highest) over seeds: "batch_loss", else a number of the validation split."""
         points: dict[int, list[float]] = {}
         for run in self.runs.values():
             for step, value in _points(run, what):
@@ -71,13 +77,17 @@ class Lane:
 
     def summary(self) -> dict[str, Any]:
         """The line of the table, as numbers."""
+        measured = {
+            (split, what) for run in self.done.values() for split in ("test", "train") for what in run.final[split]
+        }
         return {
             "arm": self.arm.name,
             "lr": self.lr,
             **{
                 f"{split}_{what}": {"mean": self.mean(split, what), "spread": self.spread(split, what)}
-                for split, what in (("test", "accuracy"), ("test", "loss"), ("train", "loss"))
+                for split, what in sorted(measured)
             },
+            "leaks": self.leaks,
             "seconds": self.seconds,
             "done": len(self.done),
             "diverged": len(self.diverged),
@@ -120,7 +130,7 @@ def thinned(run: Run, total: int) -> Run:
 
 
 def _points(run: Run, what: str) -> list[tuple[int, float]]:
-    if what == "loss":
+    if what == "batch_loss":
         points = zip(run.history["step"], run.history["loss"], strict=True)
     else:
         points = ((one["step"], one[what]) for one in run.evaluations if one["split"] == "valid")  # type: ignore[assignment]

@@ -8,13 +8,6 @@ from torch import Tensor, nn
 
 from depthscope.scans.scan import scan
 
-IMAGES = 16  # of the fixed probe batch
-
-
-def probe(task: Any, device: torch.device) -> Tensor:
-    """The first images of the training split, as the model sees them without augmentation."""
-    return task.inputs(task.train.images[:IMAGES].to(device))
-
 
 class Monitor:
     """Logs every `every` steps, and the first and the last: token similarity, diversity, gradient norms.

@@ -74,15 +74,14 @@ class Plan:
         reused = sum(job.folder in self._earlier and job.ended() is not None for job in jobs.values())
         source = Listed([*jobs.values()])
         work(source, self.processes, self.watch)
-        counts = {split: len(getattr(self.task, split)) for split in ("train", "valid", "test")}
-        lanes, steps = [], self.recipe.steps(counts["train"])
+        lanes, steps = [], self.recipe.steps(len(self.task))
         for arm in arms:
             found = {seed: source.outcomes[jobs[arm.name, seed]] for seed in self.seeds}
             runs = {seed: thinned(run, steps) for seed, run in found.items() if isinstance(run, Run)}
             failed = {seed: why for seed, why in found.items() if isinstance(why, str)}
             lanes.append(Lane(arm, rate[arm.name], runs, failed, trials.get(arm.name, [])))
-        guess = float(self.task.test.labels.bincount().max()) / counts["test"]
-        facts = {"fingerprint": self.task.fingerprint, "classes": self.task.classes, "images": counts, "guess": guess}
+        told = {"score": self.task.score, "answers": self.task.answers, "sites": self.task.sites}
+        facts = {"fingerprint": self.task.fingerprint, **told, **self.task.facts}
         return Comparison(self.task.name, facts, self.base, self.recipe, steps, self.seeds, lanes, words, reused)
 
 

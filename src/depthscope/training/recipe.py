@@ -9,17 +9,20 @@ from depthscope.errors import UnknownNameError, UsageError
 from depthscope.training.augment import NAMES
 
 PRECISIONS = ("no", "bf16")
+SCHEDULES = ("multi_step", "cosine")
 SEEDS = 2**63  # there are fewer than this: torch takes no more
 WHOLE = {"epochs": 1, "batch": 1, "warmup": 0, "accumulate": 1, "eval_every": 1, "log_every": 0, "seed": 0}  # least
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """AdamW with a multi-step schedule; the defaults are those of the small digits set-up (TRAINING.md, section 6).
+    """AdamW with a schedule; the defaults are those of the small digits set-up (TRAINING.md, section 6).
 
-    batch is the number of images for one step over all processes and all accumulated parts. milestones are shares of
-    all steps, after each of which the rate is multiplied by gamma. warmup counts steps, eval_every epochs, log_every
-    steps between looks by the monitor (0: at the start and at the end only). clip bounds the norm of the gradient.
+    batch is the number of images, or rows of text, for one step over all processes and all accumulated parts. schedule
+    is "multi_step": the rate is multiplied by gamma after each of the milestones, shares of all steps; or "cosine": it
+    falls to 0 along half a wave (Dai et al. 2019), and milestones and gamma have no say. warmup counts steps,
+    eval_every epochs, log_every steps between looks by the monitor (0: at the start and at the end only). clip bounds
+    the norm of the gradient.
     """
 
     epochs: int = 6
@@ -27,6 +30,7 @@ class Recipe:
     lr: float = 1e-3
     weight_decay: float = 0.1
     betas: tuple[float, float] = (0.9, 0.999)
+    schedule: str = "multi_step"
     milestones: tuple[float, ...] = (0.7, 0.9)
     gamma: float = 0.2
     warmup: int = 0
@@ -62,13 +66,15 @@ class Recipe:
                 f"recipe: milestones must be shares of all steps, in (0, 1]; got {self.milestones!r}. "
                 "0.7 multiplies the rate by gamma after 70 % of the steps."
             )
+        if self.schedule not in SCHEDULES:
+            raise UnknownNameError("recipe: " + unknown("schedule", self.schedule, SCHEDULES))
         if self.precision not in PRECISIONS:
             raise UnknownNameError("recipe: " + unknown("precision", self.precision, PRECISIONS))
         if self.augment not in NAMES:
             raise UnknownNameError("recipe: " + unknown("augmentation", self.augment, NAMES))
 
     def epoch_steps(self, count: int) -> int:
-        """Steps of one epoch over `count` images; the last may have fewer images than the others."""
+        """Steps of one epoch over `count` examples; the last may have fewer than the others."""
         return math.ceil(count / self.batch)
 
     def steps(self, count: int) -> int:
@@ -78,6 +84,8 @@ class Recipe:
     def rate(self, step: int, total: int) -> float:
         """What the learning rate is multiplied by at a step (the first is 0) of `total`: no state, so none to store."""
         warm = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
+        if self.schedule == "cosine":
+            return warm * (1 + math.cos(math.pi * step / total)) / 2
         return warm * self.gamma ** sum(step >= share * total for share in self.milestones)
 
     def to_dict(self) -> dict[str, Any]:

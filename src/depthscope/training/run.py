@@ -22,9 +22,10 @@ class Run:
     """What was trained and what came of it; it grows while the training goes on.
 
     history: one entry a step (loss: mean over the step's images; grad_norm: before clipping). evaluations: {epoch,
-    step, split, loss, accuracy}; the splits are train (a part of it), valid, and test once, at the end. logs: {step,
+    step, split, loss, ...}; the splits are train (a part of it), valid, and test once, at the end. logs: {step,
     t_sim, t_div (depth + 1 values), gradient_norm (depth values)} of the weights with which the step began. final:
-    {"train": {"loss", "accuracy"}, "valid": ..., "test": ...}. notes: what went wrong on the way and was survived.
+    {"train": {"loss", "accuracy" or whatever the task measures}, "valid": ..., "test": ...}. notes: what went wrong on
+    the way and was survived.
     """
 
     build: Build
@@ -94,12 +95,20 @@ class Run:
             raise RecordError(f"Run.load: {str(path)!r} must be JSON written by run.save(); {error}.") from None
 
     def __str__(self) -> str:
-        """One line: how it ended, and loss and accuracy of each split."""
-        results = (f"{split} {one['loss']:.3f} / {one['accuracy']:.1%}" for split, one in self.final.items())
+        """One line: how it ended, and what was measured on each split."""
+        results = (f"{split} {_in_words(one)}" for split, one in self.final.items())
         why = f" ({self.reason})" if self.reason else ""
         return f"{self.status}{why} after {len(self.history['step'])} steps, {self.seconds:.1f} s" + "".join(
             f"; {result}" for result in results
         )
+
+
+def _in_words(measured: dict[str, float]) -> str:
+    """loss 0.241, accuracy 97.0%"""
+    return ", ".join(
+        f"{name.replace('_', ' ')} {value:.1%}" if name == "accuracy" else f"{name.replace('_', ' ')} {value:.4g}"
+        for name, value in measured.items()
+    )
 
 
 def worded(value: Any) -> Any:

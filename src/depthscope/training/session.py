@@ -10,9 +10,7 @@ import torch
 
 from depthscope.errors import CheckpointError, UsageError
 from depthscope.training import checkpoint
-from depthscope.training.batches import Batches
-from depthscope.training.evaluate import evaluate
-from depthscope.training.monitor import Monitor, probe
+from depthscope.training.monitor import Monitor
 from depthscope.training.parallel import let_go_
 from depthscope.training.run import HISTORY, Run
 from depthscope.training.state import moments_of, put_back_, weights_of
@@ -39,11 +37,10 @@ class Session:
         self.progress = progress if accelerator.is_main_process else None
         self.on_log = on_log if accelerator.is_main_process else None
         recipe = run.recipe
-        self.epoch_steps = recipe.epoch_steps(len(task.train.labels))
+        self.epoch_steps = recipe.epoch_steps(len(task))
         model, _ = run.build.model(task, recipe.seed)
-        batches = Batches(task, recipe, accelerator.device)
-        self.stepper = Stepper(accelerator, model, recipe, batches, recipe.steps(len(task.train.labels)))
-        self.monitor = Monitor(model, probe(task, accelerator.device), recipe.log_every, total=self.stepper.sum)
+        self.stepper = Stepper(accelerator, model, recipe, task)
+        self.monitor = Monitor(model, task.probe(accelerator.device), recipe.log_every, total=self.stepper.sum)
         self.done = self._resume()
         self._began = time.perf_counter() - self.run.seconds
         accelerator.init_trackers("depthscope", config={k: str(v) for k, v in run.settings().items()})
@@ -60,6 +57,7 @@ class Session:
             return 0
         checkpoint.refuse_other_settings(self.place, saved.run, self.run)
         put_back_(self.stepper.bare, self.stepper.optimizer.optimizer, saved.model, saved.optimizer)
+        self.stepper.remember(saved.memory)
         self.run = saved.run
         self.run.notes += [f"not whole, and ignored: {one}" for one in saved.ignored]
         if not self.run.ended:
@@ -78,7 +76,7 @@ class Session:
                 run.status, run.reason = "stopped", f"asked to after {self.done} of {total} steps"
         if run.status != "stopped" and not run.final:
             for split in ("train", "valid", "test"):
-                run.final[split] = self._evaluate(split)
+                run.final[split] = self._evaluate(split, final=True)
             if run.status == "running":
                 run.reason = not_finite_end(run.final, not self._any(not self.stepper.finite()))
                 run.status = "diverged" if run.reason else "done"
@@ -88,7 +86,7 @@ class Session:
     def _step(self, step: int) -> None:
         run, stepper = self.run, self.stepper
         loss = stepper.gradient(step)
-        reason = divergence([*run.history["loss"][-PATIENCE:], loss], step, self.task.classes)
+        reason = divergence([*run.history["loss"][-PATIENCE:], loss], step, self.task.answers)
         if reason:
             run.status, run.reason = "diverged", reason
             values = (step, loss, 0.0, float("nan"))  # no update was made
@@ -114,12 +112,11 @@ class Session:
         if ended if self.every_steps is None else self.done % self.every_steps == 0:
             self._keep()
 
-    def _evaluate(self, split: str) -> dict[str, float]:
+    def _evaluate(self, split: str, *, final: bool = False) -> dict[str, float]:
         accelerator = self.accelerator
         part = accelerator.process_index, accelerator.num_processes
-        result = evaluate(
-            self.stepper.model, self.task, split, device=accelerator.device, part=part, total=self.stepper.sum
-        )
+        where: dict[str, Any] = {"device": accelerator.device, "part": part, "total": self.stepper.sum}
+        result = self.task.evaluate(self.stepper.model, split, final=final, **where)
         let_go_(self.stepper.bare)
         entry = {"epoch": self.done // self.epoch_steps, "step": self.done, "split": split, **result}
         self.run.evaluations.append(entry)
@@ -157,9 +154,10 @@ class Session:
         main, failed = self.accelerator.is_main_process, ""
         weights = weights_of(self.stepper.bare, keep=main)
         moments = moments_of(self.stepper.bare, self.stepper.optimizer.optimizer, keep=main)
+        memory = self.stepper.remembered()
         if main:
             try:
-                checkpoint.save(self.place, self.done, weights, moments, self.run)
+                checkpoint.save(self.place, self.done, weights, moments, self.run, memory)
                 if last:
                     self.run.save(self.place / RECORD)
             except (CheckpointError, UsageError) as error:

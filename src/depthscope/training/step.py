@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from depthscope.models.segment_memory import SegmentMemory
 from depthscope.traces.known import OWN
-from depthscope.training.batches import Batches, seeded, share
+from depthscope.training.batches import rows_of, seeded, share
 from depthscope.training.parallel import prepared
 from depthscope.training.recipe import Recipe
+from depthscope.training.tasks._task import Task
 
 
 def adamw(model: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
@@ -31,15 +32,21 @@ def adamw(model: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
 
 @dataclass(eq=False)
 class Stepper:
-    """A model under training. bare is the model itself, model what runs it on all processes (bare, DDP or FSDP)."""
+    """A model under training. bare is the model itself, model what runs it on all processes (bare, DDP or FSDP).
+
+    total: steps of the whole training. memories: what the model remembers of the batch before, one for each part of it
+    that this process takes; None where it remembers nothing.
+    """
 
     accelerator: Any
     bare: nn.Module
     recipe: Recipe
-    batches: Batches
-    total: int  # steps of the whole training
+    task: Task
 
     def __post_init__(self) -> None:
+        self.batches = self.task.batches(self.recipe, self.accelerator.device)
+        self.total = self.recipe.steps(len(self.task))
+        self.memories: list[SegmentMemory | None] = [None] * self.recipe.accumulate
         self.model, self.optimizer = prepared(self.accelerator, self.bare, adamw(self.bare, self.recipe))
         self.model.train()
 
@@ -52,18 +59,21 @@ class Stepper:
     def gradient(self, step: int) -> float:
         """Fill .grad with the gradient of the mean loss over the batch of a step; returns that loss.
 
-        Parts may be unequal, so each is weighed by its images: sum / B on every process. The exchange averages over the
-        processes, and accelerate divides by the number of accumulated parts, so both factors are put in before.
+        Parts may be unequal, so each is weighed by its targets: sum / count on every process. The exchange averages
+        over processes, and accelerate divides by the number of accumulated parts, so both factors are put in before.
         """
-        images, labels = self.batches.at(step)
+        inputs, targets = self.batches.at(step)
         processes, index = self.accelerator.num_processes, self.accelerator.process_index
         torch.manual_seed(seeded(self.recipe.seed, step, 2 + index))  # for dropout and its like
         parts = self.recipe.accumulate
+        if self.batches.fresh(step):
+            self.memories = [None] * parts
         mean = torch.zeros((), device=self.accelerator.device)
         for part in range(parts):
-            x, y, weight = share(images, labels, part * processes + index, parts * processes)
+            x, y, weight = share(inputs, targets, part * processes + index, parts * processes)
             with self.accelerator.accumulate(self.model):
-                loss = weight * F.cross_entropy(self.model(x).float(), y, reduction="sum") / len(labels)
+                losses, self.memories[part] = self.task.losses(self.model, x, y, self.memories[part])
+                loss = weight * losses / targets.numel()
                 self.accelerator.backward(loss * (processes * parts))
             mean += loss.detach()
         if processes > 1 and self.model is self.bare:  # FSDP: exchanged are those of the parameters that it cut
@@ -88,6 +98,33 @@ class Stepper:
             self.optimizer.step()
         self.optimizer.zero_grad()
         return rate if finite else 0.0, float(norm)
+
+    def remembered(self) -> dict[str, Tensor]:
+        """What the model remembers, of the whole batch, by name; all processes must call it."""
+        own = [{} if memory is None else memory.tensors() for memory in self.memories]
+        whole = {}
+        for name in own[0]:
+            rows = torch.zeros(self.recipe.batch, *own[0][name].shape[1:], dtype=own[0][name].dtype)
+            for part, tensors in enumerate(own):
+                if (mine := self._rows(part)).stop > mine.start:
+                    rows[mine] = tensors[name].cpu()
+            whole[name] = self.sum(rows)
+        return whole
+
+    def remember(self, whole: dict[str, Tensor]) -> None:
+        """The opposite, for a run that goes on."""
+        if whole:
+            for part in range(self.recipe.accumulate):
+                mine = self._rows(part)
+                rows = mine if mine.stop > mine.start else slice(0, 1)  # as batches.share has it
+                parts = {name: tensor[rows].to(self.accelerator.device) for name, tensor in whole.items()}
+                self.memories[part] = SegmentMemory.from_tensors(parts)
+
+    def _rows(self, part: int) -> slice:
+        """The rows of the batch in one of its parts on this process."""
+        processes = self.accelerator.num_processes
+        index = part * processes + self.accelerator.process_index
+        return rows_of(self.recipe.batch, index, self.recipe.accumulate * processes)
 
     def finite(self) -> bool:
         """Whether all weights are, of those that this process has."""

@@ -1,13 +1,14 @@
-"""Tasks: one task, one file, found by name. Each gives images in three splits; no run chooses on test data."""
+"""Tasks: one task, one file, found by name. Each has three splits, and nothing is chosen on test data."""
 
 import inspect
 from typing import Any
 
 from depthscope._registry import TABLES, import_folder, lookup, unknown
 from depthscope.errors import UnknownNameError
-from depthscope.training.tasks._task import Split, Task, pixels
+from depthscope.training.tasks._images import ImageTask, Split, pixels
+from depthscope.training.tasks._task import Task
 
-__all__ = ["task", "names", "Task", "Split", "pixels"]
+__all__ = ["task", "names", "Task", "ImageTask", "Split", "pixels"]
 
 import_folder(__name__, __path__)
 

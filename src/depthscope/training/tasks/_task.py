@@ -1,121 +1,82 @@
-"""What a task is: labelled images in three splits, and how they become the inputs of a model."""
+"""What every task is, whatever its data: three splits, a model for them, batches, losses, and a score."""
 
-import hashlib
-from dataclasses import dataclass
-from functools import cached_property
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from depthscope.errors import ShapeError, UsageError
+from depthscope.training.recipe import Recipe
 
-
-@dataclass(frozen=True, eq=False)
-class Split:
-    """images (N, C, H, W), uint8 or float32 in [0, 1]; labels (N,), int64."""
-
-    images: Tensor
-    labels: Tensor
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def take(self, rows: Tensor) -> "Split":
-        """The images at rows (M,), in that order."""
-        return Split(self.images[rows], self.labels[rows])
+SPLITS = ("train", "valid", "test")
 
 
-@dataclass(frozen=True, eq=False)
-class Task:
+class Batches(Protocol):
+    """The batches of a training split, a function of seed and step alone, so that nothing has to be stored."""
+
+    def at(self, step: int) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of a step, the same on every process; the first axis of both is that of the batch."""
+
+    def fresh(self, step: int) -> bool:
+        """Whether nothing of the batches before is to be remembered."""
+
+
+class Task(ABC):
     """Learn on train, choose on valid, report on test.
 
-    patch is the side of a patch; mean and std (C,) are what inputs() takes away and divides by.
+    score: by which number of the test split arms are ranked, "accuracy" or "loss". answers: among how many there is to
+    choose; without looking the loss is ln(answers) at most. defaults: settings of model, recipe and comparison that
+    suit the task, which anything that is said overrides. sites: where remedies act here unless it is said.
     """
 
+    score: ClassVar[str]
+    defaults: ClassVar[dict[str, Any]] = {}
+    sites: ClassVar[dict[str, str]] = {}
     name: str
-    train: Split
-    valid: Split
-    test: Split
-    classes: int
-    patch: int
-    mean: Tensor
-    std: Tensor
+    answers: int
 
-    def __post_init__(self) -> None:
-        for part in ("train", "valid", "test"):
-            check_split(f"{self.name}, {part} split", getattr(self, part), self.classes, self.size)
-        _, height, width = self.size
-        if height != width or height % self.patch:
-            raise ShapeError(
-                f"{self.name}: square patches must tile square images; got images of {height} x {width} and patch "
-                f"{self.patch}. Choose another size or patch."
-            )
+    @abstractmethod
+    def __len__(self) -> int:
+        """Examples of one epoch, of which a step takes Recipe.batch."""
 
     @property
-    def size(self) -> tuple[int, int, int]:
-        """(C, H, W) of one image."""
-        channels, height, width = self.train.images.shape[1:]
-        return channels, height, width
-
-    @cached_property
+    @abstractmethod
     def fingerprint(self) -> str:
         """A hash of all that a model is fed and asked: equal means the same data, cut and prepared the same way."""
-        digest = hashlib.sha256(f"{self.classes} classes, patch {self.patch}".encode())
-        for split in (self.train, self.valid, self.test):
-            for tensor in (split.images, split.labels):
-                digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-                digest.update(tensor.contiguous().numpy().data)
-        for tensor in (self.mean, self.std):
-            digest.update(tensor.double().numpy().data)
-        return digest.hexdigest()[:16]
 
-    def inputs(self, images: Tensor) -> Tensor:
-        """images (B, C, H, W), uint8 or in [0, 1] -> float32 of the same shape, (x - mean) / std."""
-        shape = (-1, 1, 1)
-        return (pixels(images) - self.mean.view(shape).to(images.device)) / self.std.view(shape).to(images.device)
+    @property
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """Of the data, plain: "data" and "model" in words, "count" of what the score is a mean over, "chance": the
+        score of someone who does not look at the inputs."""
 
+    @abstractmethod
+    def model(self, build: Any) -> nn.Module:
+        """A model of the sizes and wiring of a Build, its weights drawn from torch's generator."""
 
-def pixels(images: Tensor) -> Tensor:
-    """uint8 -> float32 in [0, 1]; what is float already becomes float32."""
-    return images.float() / 255 if images.dtype == torch.uint8 else images.float()
+    @abstractmethod
+    def probe(self, device: torch.device) -> Tensor:
+        """A fixed batch of inputs, at which monitors look."""
 
+    @abstractmethod
+    def batches(self, recipe: Recipe, device: torch.device) -> Batches:
+        """What to learn from."""
 
-def make_task(name: str, train: Split, valid: Split, test: Split, *, classes: int, patch: int) -> Task:
-    """A Task, normalised by what its train split holds: valid and test have no say in it."""
-    check_split(f"{name}, train split", train, classes)
-    sums = torch.zeros(2, train.images.shape[1], dtype=torch.float64)
-    for part in train.images.split(4096):  # so that a large uint8 split never lies in memory as float64
-        wide = pixels(part).double()
-        sums += torch.stack([wide.sum((0, 2, 3)), wide.square().sum((0, 2, 3))])
-    mean, square = sums / train.images[:, 0].numel()
-    std = (square - mean.square()).clamp_min(0).sqrt()
-    std = torch.where(std > 1e-6, std, 1.0)  # a channel that never changes stays as it is
-    return Task(name, train, valid, test, classes, patch, mean.float(), std.float())
+    @abstractmethod
+    def losses(self, model: nn.Module, inputs: Tensor, targets: Tensor, memory: Any) -> tuple[Tensor, Any]:
+        """(the sum of the losses over all targets, what the model remembers for the batch that follows)."""
 
-
-def check_split(where: str, split: Split, classes: int, size: tuple[int, int, int] | None = None) -> None:
-    """Raise unless the split holds images of that size (C, H, W), and a label in 0 ... classes - 1 for each."""
-    images, labels = split.images, split.labels
-    if images.ndim != 4 or images.numel() == 0 or (size is not None and images.shape[1:] != size):
-        wanted = ", ".join(map(str, size or ("C", "H", "W")))
-        raise ShapeError(
-            f"{where}: images must be (N, {wanted}) with N >= 1; got {tuple(images.shape)}. Give other images."
-        )
-    if images.dtype not in (torch.uint8, torch.float32):
-        raise UsageError(f"{where}: images must be uint8, or float32 in [0, 1]; got {images.dtype}. Convert them.")
-    if images.dtype == torch.float32 and not bool(((images >= 0) & (images <= 1)).all()):
-        raise UsageError(
-            f"{where}: float images must lie in [0, 1]; got {float(images.min()):.3g} to {float(images.max()):.3g}. "
-            "Divide by the largest value there can be."
-        )
-    if labels.dtype != torch.int64 or labels.shape != images.shape[:1]:
-        raise ShapeError(
-            f"{where}: there must be one int64 label for each of {len(images)} images; got {labels.dtype} "
-            f"{tuple(labels.shape)}. Check that images and labels belong together."
-        )
-    if bool(((labels < 0) | (labels >= classes)).any()):
-        first = int(((labels < 0) | (labels >= classes)).nonzero()[0])
-        raise UsageError(
-            f"{where}: labels must lie in 0 ... {classes - 1}; got {int(labels[first])} at image {first}. "
-            "Number the classes from 0."
-        )
+    @abstractmethod
+    def evaluate(
+        self,
+        model: nn.Module,
+        split: str,
+        *,
+        device: torch.device,
+        part: tuple[int, int],
+        total: Callable[[Tensor], Tensor],
+        final: bool,
+    ) -> dict[str, float]:
+        """Means over a split by name, "loss" among them. part: (index, number) of this process among all; total adds a
+        tensor up over them; final: at the end, where what takes long is measured too."""

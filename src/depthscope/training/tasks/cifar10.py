@@ -6,9 +6,9 @@ from depthscope._registry import shelve
 from depthscope.errors import UsageError
 from depthscope.training.tasks._binary import find_folder, read_folder
 from depthscope.training.tasks._cut import cut, limit
+from depthscope.training.tasks._images import ImageTask, Split, make_task
 from depthscope.training.tasks._npz import read_npz
 from depthscope.training.tasks._rows import read_rows
-from depthscope.training.tasks._task import Split, Task, make_task
 
 HUB = "uoft-cs/cifar10"
 
@@ -16,7 +16,7 @@ HUB = "uoft-cs/cifar10"
 @shelve("task")
 def cifar10(
     data: str | Path = HUB, *, train: int | None = None, valid: int | None = None, test: int | None = None
-) -> Task:
+) -> ImageTask:
     """CIFAR-10, 3 x 32 x 32, patches of 4; data: a hub id, a .npz, or the folder cifar-10-batches-bin.
 
     valid images (a tenth unless said) are cut from the training images first, so that they stay the same whatever

@@ -6,13 +6,13 @@ import torch
 
 from depthscope._registry import shelve
 from depthscope.errors import MissingExtraError, UsageError
-from depthscope.training.tasks._task import Split, Task, make_task
+from depthscope.training.tasks._images import ImageTask, Split, make_task
 
 TRAIN, VALID = 1200, 237  # the other 360 are the test split
 
 
 @shelve("task")
-def digits(*, train: int | None = None) -> Task:
+def digits(*, train: int | None = None) -> ImageTask:
     """Handwritten digits, 1 x 8 x 8, patches of 2; inside scikit-learn. train: only the first so many of 1,200."""
     try:
         from sklearn.datasets import load_digits

@@ -5,8 +5,8 @@ from pathlib import Path
 from depthscope._registry import shelve
 from depthscope.errors import UsageError
 from depthscope.training.tasks._cut import cut, limit
+from depthscope.training.tasks._images import ImageTask, make_task
 from depthscope.training.tasks._rows import read_rows
-from depthscope.training.tasks._task import Task, make_task
 
 
 @shelve("task")
@@ -18,7 +18,7 @@ def images(
     train: int | None = None,
     valid: int | None = None,
     test: int | None = None,
-) -> Task:
+) -> ImageTask:
     """Images of your own, 3 x size x size; data: a folder with a sub-folder for each class, or a hub id.
 
     Where the data has a split for validation or test (folders train, validation, test), it is used. Where it has none,

@@ -1,0 +1,48 @@
+"""Which images a step takes and what is made of them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from depthscope.training.batches import seeded
+from depthscope.training.recipe import Recipe
+
+
+def order(count: int, seed: int, epoch: int) -> Tensor:
+    """The order in which an epoch goes through the images, a permutation (count,)."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seeded(seed, epoch)))
+
+
+class ImageBatches:
+    """batches.at(step) -> images (B, C, H, W), float and normalised, labels (B,)."""
+
+    def __init__(self, task: Any, recipe: Recipe, device: torch.device) -> None:
+        self.task, self.recipe, self.device = task, recipe, device
+        self.change = _augmentation(recipe.augment, task.size)
+        self._order = (-1, torch.empty(0))  # of the epoch that runs
+
+    def at(self, step: int) -> tuple[Tensor, Tensor]:
+        """The whole batch, the same on every process: augmentation draws as it would draw on one."""
+        split, batch = self.task.train, self.recipe.batch
+        epoch, turn = divmod(step, self.recipe.epoch_steps(len(split.labels)))
+        if self._order[0] != epoch:
+            self._order = epoch, order(len(split.labels), self.recipe.seed, epoch)
+        chosen = self._order[1][turn * batch : (turn + 1) * batch]
+        images, labels = split.images[chosen].to(self.device), split.labels[chosen].to(self.device)
+        if self.change is not None:
+            torch.manual_seed(seeded(self.recipe.seed, step, 1))
+            images = self.change(images.float() / 255 if images.dtype == torch.uint8 else images)
+        return self.task.inputs(images), labels
+
+    def fresh(self, step: int) -> bool:
+        return True
+
+
+def _augmentation(name: str, size: tuple[int, int, int]) -> Callable[[Tensor], Tensor] | None:
+    if name == "none":
+        return None
+    from depthscope.training.augment import augmentation
+
+    return augmentation(name, size)

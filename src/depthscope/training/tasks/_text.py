@@ -1,0 +1,190 @@
+"""Predict the next token of a text: three splits of ids, rows that remember, a loss that is honest about the future."""
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from depthscope._registry import unknown
+from depthscope.errors import UnknownNameError, UsageError
+from depthscope.models.decoder import decoder
+from depthscope.models.transformer_xl import transformer_xl
+from depthscope.training.batches import share
+from depthscope.training.honest import honest_loss, windows_of
+from depthscope.training.perplexity import evaluating, in_rows, loss_in_window, loss_with_memory, stated
+from depthscope.training.recipe import Recipe
+from depthscope.training.tasks._corpus import Corpus
+from depthscope.training.tasks._task import SPLITS, Task
+
+MODELS = {"transformer_xl": "Transformer-XL", "decoder": "decoder"}
+ROWS = 8  # read side by side when a split is evaluated, whatever the number of processes
+PROBE = 8  # sequences of the probe
+LOOK = 8192  # tokens of train and valid that are looked at, each
+CUTOFFS = (20_000, 40_000, 200_000)  # of the adaptive softmax, where the vocabulary is larger
+
+
+@dataclass(frozen=True, eq=False)
+class TextTask(Task):
+    """The next token, from the segment so far and a memory of earlier segments.
+
+    segment: tokens of a step's rows. memory: tokens before them that attention sees. kind: "transformer_xl", or
+    "decoder", which has no memory. epoch_tokens: after which an epoch counts as over and is evaluated; rows go on.
+    evaluated: how many tokens of each split are looked at. stride: see text_task.
+    """
+
+    score = "loss"
+    defaults = {"d": 64, "q": 128, "batch": 16, "epochs": 4, "weight_decay": 0.01, "search": 3}
+    sites = {"DeEscalate": "ffn_in"}  # as in section 3.4 of Yu & Zhang 2023
+    name: str
+    corpus: Corpus
+    segment: int
+    memory: int
+    kind: str
+    epoch_tokens: int
+    evaluated: dict[str, int]
+    stride: int | None = None
+
+    def __len__(self) -> int:
+        return math.ceil(self.epoch_tokens / self.segment)
+
+    @property
+    def answers(self) -> int:  # type: ignore[override]
+        return self.corpus.vocabulary
+
+    @cached_property
+    def fingerprint(self) -> str:
+        sizes = (
+            self.corpus.vocabulary,
+            self.segment,
+            self.memory,
+            self.kind,
+            self.epoch_tokens,
+            self.evaluated,
+            self.stride,
+        )
+        digest = hashlib.sha256(str(sizes).encode())
+        for split in SPLITS:
+            digest.update(getattr(self.corpus, split).numpy().data)
+        return digest.hexdigest()[:16]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        corpus = self.corpus
+        sizes = {split: len(getattr(corpus, split)) for split in SPLITS}
+        known = f" and {self.memory} of memory" if self.memory else ""
+        return {
+            "data": f"{sizes['train']:,} {corpus.unit}s to learn from, {self.evaluated['test']:,} to test, "
+            f"{corpus.vocabulary:,} kinds; segments of {self.segment}{known}",
+            "model": MODELS[self.kind],
+            "count": self.evaluated["test"],
+            "chance": self._unigram,
+            "source": corpus.source,
+            "unit": corpus.unit,
+            "vocabulary": corpus.vocabulary,
+            "characters_per_token": self._characters("test"),
+            "tokens": sizes,
+            "evaluated": self.evaluated,
+        }
+
+    @property
+    def _unigram(self) -> float:
+        """The loss of someone who only knows how frequent each token is in the train split (each seen once more)."""
+        counts = self.corpus.train.bincount(minlength=self.corpus.vocabulary).double() + 1
+        return float(-(counts / counts.sum()).log()[self.corpus.test].mean())
+
+    def _characters(self, split: str) -> float:
+        return self.corpus.characters[split] / len(getattr(self.corpus, split))
+
+    def model(self, build: Any) -> nn.Module:
+        if build.pooling != "cls":
+            raise UsageError(f"{self.name}: a language model pools nothing; got pooling={build.pooling!r}.")
+        vocabulary = self.corpus.vocabulary
+        if self.kind == "decoder":
+            return decoder(vocabulary=vocabulary, tokens=self.segment, **build.choices)
+        cutoffs = tuple(cut for cut in CUTOFFS if cut < vocabulary)
+        return transformer_xl(vocabulary=vocabulary, memory=self.memory, cutoffs=cutoffs, **build.choices)
+
+    def probe(self, device: torch.device) -> Tensor:
+        """The first tokens of evenly spaced places of the training split."""
+        return windows_of(self.corpus.train, self.segment, PROBE).to(device)
+
+    def batches(self, recipe: Recipe, device: torch.device) -> Any:
+        from depthscope.training.text_batches import TextBatches
+
+        return TextBatches(self.corpus.train, self.segment, recipe, device)
+
+    def losses(self, model: nn.Module, inputs: Tensor, targets: Tensor, memory: Any) -> tuple[Tensor, Any]:
+        losses, memory = model(inputs, memory=memory, targets=targets)
+        return losses.float().sum(), memory
+
+    def evaluate(
+        self,
+        model: nn.Module,
+        split: str,
+        *,
+        device: torch.device,
+        part: tuple[int, int],
+        total: Callable[[Tensor], Tensor],
+        final: bool,
+    ) -> dict[str, float]:
+        """{"loss", its statement by the field}, and of the test split at the end what honest_loss finds."""
+        ids = getattr(self.corpus, split)[: self.evaluated[split]]
+        rows = in_rows(ids, min(ROWS, max(1, len(ids) // (2 * self.segment))))
+        mine, _, weight = share(rows, rows, *part)
+        with evaluating(model):
+            loss = float(total(weight * self._summed_loss(model, mine.to(device)))) / (
+                rows.shape[0] * (rows.shape[1] - 1)
+            )
+            found = {"loss": loss, **stated(loss, self.corpus.unit, self._characters(split))}
+            if split == "test" and final:
+                windows = windows_of(ids, self.memory + self.segment + 1).to(device)
+                found |= honest_loss(model, windows, self.segment)
+        return found
+
+    def _summed_loss(self, model: nn.Module, rows: Tensor) -> Tensor:
+        if self.stride is None:
+            return loss_with_memory(model, rows, self.segment)
+        return loss_in_window(model, rows, self.memory + self.segment, self.stride)
+
+
+def text_task(
+    name: str,
+    corpus: Corpus,
+    *,
+    segment: int,
+    memory: int,
+    model: str,
+    epoch_tokens: int | None,
+    stride: int | None = None,
+    test: int | None = None,
+) -> TextTask:
+    """A TextTask, checked. epoch_tokens: the whole split when None; test: how many of its tokens are looked at.
+
+    Losses are measured as in training, segment after segment with memory. With a stride, instead, a window of as many
+    tokens as memory and segment have slides over the text by so many, without memory: slower, and every token but the
+    first has a long past.
+    """
+    if model not in MODELS:
+        raise UnknownNameError(f"{name}: " + unknown("model", model, MODELS))
+    whole = {"segment": (segment, 2), "memory": (memory, 0)}
+    optional = {"epoch_tokens": epoch_tokens, "test": test, "stride": stride}
+    whole |= {what: (value, 1) for what, value in optional.items() if value is not None}
+    for what, (value, least) in whole.items():
+        if type(value) is not int or value < least:
+            raise UsageError(f"{name}: {what} must be a whole number, {least} or more; got {value!r}.")
+    if model == "decoder":
+        memory = 0
+    evaluated = {split: min(LOOK, len(getattr(corpus, split))) for split in SPLITS}
+    evaluated["test"] = min(test or len(corpus.test), len(corpus.test))
+    for split in SPLITS:
+        if evaluated[split] < memory + segment + 1:
+            raise UsageError(
+                f"{name}, {split} split: there must be {memory + segment + 1} tokens or more, for a memory of {memory} "
+                f"and a segment of {segment}; there are {evaluated[split]}. Give more text, or shorten them."
+            )
+    return TextTask(name, corpus, segment, memory, model, epoch_tokens or len(corpus.train), evaluated, stride)

@@ -1,0 +1,72 @@
+"""Characters of the help texts inside Python: some 460,000, no download. They change with the version of Python."""
+
+import platform
+
+from depthscope._registry import shelve
+from depthscope.errors import MissingExtraError
+from depthscope.training.tasks._characters import character_corpus
+from depthscope.training.tasks._corpus import Corpus, limit
+from depthscope.training.tasks._task import SPLITS, Task
+from depthscope.training.tasks._text import text_task
+
+SHARES = (0.8, 0.9)  # of all characters: train up to the first, valid up to the second, test the rest
+REPEATED = 40  # characters from which on a paragraph that comes again is a repetition, and no turn of phrase
+
+
+@shelve("task")
+def pydoc(
+    *,
+    train: int | None = None,
+    test: int | None = None,
+    segment: int = 64,
+    memory: int = 64,
+    model: str = "transformer_xl",
+    epoch_tokens: int | None = 65_536,
+    stride: int | None = None,
+) -> Task:
+    """Characters of the help texts inside Python, 0.46 M (other ones in other versions); no download.
+
+    train: only the first so many. test: how many of the test split are looked at. stride: see text_task.
+    """
+    corpus = limit(pydoc_corpus(), train, where="pydoc")
+    return text_task(
+        "pydoc",
+        corpus,
+        segment=segment,
+        memory=memory,
+        model=model,
+        epoch_tokens=epoch_tokens,
+        stride=stride,
+        test=test,
+    )
+
+
+def pydoc_corpus() -> Corpus:
+    """The topics of pydoc_data.topics, sorted by name and cut between topics: train, valid, test.
+
+    Some topics hold others whole ("compound" has "with"): paragraphs that stand in a split before are left out of
+    valid and test.
+    """
+    version = platform.python_version()
+    try:
+        from pydoc_data.topics import topics
+    except ImportError:
+        raise MissingExtraError(
+            f"pydoc: needs pydoc_data.topics of the standard library, which this Python {version} was installed "
+            'without. Install all of Python, or use task("text", data=...).'
+        ) from None
+    return character_corpus(cut_topics(topics), source=f"pydoc_data.topics of Python {version}")
+
+
+def cut_topics(topics: dict[str, str]) -> dict[str, str]:
+    """{topic: text} -> {split: text}; a topic belongs where the middle of its text lies, topics sorted by name."""
+    total, before = sum(map(len, topics.values())), 0
+    paragraphs: dict[str, list[str]] = {split: [] for split in SPLITS}
+    for _, text in sorted(topics.items()):
+        middle = (before + len(text) / 2) / total
+        split = SPLITS[sum(middle > share for share in SHARES)]
+        seen = {paragraph for part in SPLITS[: SPLITS.index(split)] for paragraph in paragraphs[part]}
+        fresh = (p for p in text.rstrip("\n").split("\n\n") if len(p) < REPEATED or p not in seen)
+        paragraphs[split] += fresh
+        before += len(text)
+    return {split: "\n\n".join(parts) + "\n" for split, parts in paragraphs.items()}

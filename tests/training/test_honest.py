@@ -1,0 +1,49 @@
+"""A model that sees the future is found out; one that does not is left in peace."""
+
+import math
+
+import pytest
+import torch
+from stub_language import Counting, Leaking
+
+from depthscope.training.honest import TOLERANCE, honest_loss, leaks, windows_of
+
+IDS = torch.randint(4, (400,), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("memory", [0, 12])
+def test_a_causal_model_has_no_gap(memory):
+    found = honest_loss(Counting(4, memory), windows_of(IDS, memory + 9, 5), 8)
+    assert found["gap"] < 1e-12 and found["honest"] == pytest.approx(found["forced"], rel=1e-12)
+    assert not leaks(found["gap"])
+
+
+@pytest.mark.parametrize("memory", [0, 12])
+def test_a_model_that_counts_what_is_to_come_has_one(memory):
+    windows = windows_of(IDS, memory + 9, 5)
+    found, causal = (honest_loss(kind(4, memory), windows, 8) for kind in (Leaking, Counting))
+    assert leaks(found["gap"])
+    assert found["forced"] < causal["forced"] - 0.02  # it looks better than it is,
+    assert found["honest"] == pytest.approx(causal["honest"], rel=1e-12)  # for with the prefix alone it is the same
+
+
+def test_a_gap_that_cancels_in_the_mean_is_seen():
+    class Shifted(Counting):
+        def forward(self, tokens, memory=None, targets=None):
+            losses, later = super().forward(tokens, memory, targets)
+            ahead = torch.where(torch.arange(tokens.shape[1]) % 2 == 0, 0.1, -0.1)
+            return (losses + ahead if tokens.shape[1] == 8 else losses), later
+
+    found = honest_loss(Shifted(4), windows_of(IDS, 9, 5), 8)
+    assert abs(found["honest"] - found["forced"]) < 0.02 and found["gap"] > 0.08
+
+
+def test_windows_are_evenly_spaced_and_whole():
+    windows = windows_of(IDS, 30, 4)
+    assert windows.shape == (4, 30)
+    assert torch.equal(windows[0], IDS[:30]) and torch.equal(windows[-1], IDS[-30:])
+    assert windows_of(IDS, 150, 16).shape == (2, 150)  # as many as fit
+
+
+def test_nan_is_no_clean_bill():
+    assert leaks(math.nan) and leaks(2 * TOLERANCE) and not leaks(TOLERANCE)
