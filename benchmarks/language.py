@@ -55,6 +55,7 @@ class Plain(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.table = nn.Parameter(torch.randn(VOCABULARY, D) * D**-0.5)
+        self.bias = nn.Parameter(torch.zeros(VOCABULARY))
         self.blocks = nn.ModuleList(PlainBlock() for _ in range(DEPTH))
 
     def forward(
@@ -68,7 +69,7 @@ class Plain(nn.Module):
             before = None if memory is None else memory[index]
             left.append((X if before is None else torch.cat([before, X], 1))[:, -MEMORY:].detach())
             X = block(X, before, R)
-        return F.cross_entropy((X @ self.table.T).transpose(1, 2), targets, reduction="none"), left
+        return F.cross_entropy((X @ self.table.T + self.bias).transpose(1, 2), targets, reduction="none"), left
 
     @torch.no_grad()
     def like_(self, model: nn.Module) -> "Plain":

@@ -12,9 +12,11 @@ V, D, CUTS = 60, 8, (10, 25, 40)
 
 def torchs_own(words: TiedVocabulary, div_value: float) -> nn.AdaptiveLogSoftmaxWithLoss:
     """torch's module with the weights of ours; its tails have a projection always, the identity where ours has none."""
-    other = nn.AdaptiveLogSoftmaxWithLoss(D, V, list(CUTS), div_value=div_value).double()
+    other = nn.AdaptiveLogSoftmaxWithLoss(D, V, list(CUTS), div_value=div_value, head_bias=True).double()
     with torch.no_grad():
+        words.biases[0].normal_()  # torch's tails have none
         other.head.weight.copy_(torch.cat([words.tables[0], words.clusters]))
+        other.head.bias.copy_(words.biases[0])
         for i, tail in enumerate(other.tail, 1):
             tail[1].weight.copy_(words.tables[i])
             tail[0].weight.copy_(torch.eye(D) if div_value == 1 else words.projections[i - 1])
@@ -32,6 +34,21 @@ def test_is_torchs_adaptive_softmax(div_value: int) -> None:
     torch.testing.assert_close(loss, -other(Y.flatten(0, 1), targets.flatten()).output.view(3, 7))
     other_loss = other(Y.flatten(0, 1), targets.flatten()).loss
     torch.testing.assert_close(*(torch.autograd.grad(x, Y)[0] for x in (loss.mean(), other_loss)))
+
+
+@torch.no_grad()
+def test_every_word_has_a_bias() -> None:
+    """Literally: log p(w) = log p(cluster) + log p(w | cluster), each a softmax of y . E_w + b_w."""
+    words = TiedVocabulary(V, D, cutoffs=CUTS).double()
+    for b in words.biases:
+        b.normal_()
+    y = torch.randn(D).double()
+    head = torch.cat([words.tables[0] @ y, words.clusters @ y]) + words.biases[0]
+    expected = list(head[:10] - head.logsumexp(0))
+    for i in (1, 2, 3):
+        own = words.tables[i] @ y + words.biases[i]
+        expected += list(head[10 + i - 1] - head.logsumexp(0) + own - own.logsumexp(0))
+    torch.testing.assert_close(words.log_probabilities(y.unsqueeze(0))[0], torch.stack(expected))
 
 
 @pytest.mark.parametrize("cutoffs", [CUTS, (), (60,), (59,)])
@@ -61,7 +78,7 @@ def test_one_set_of_weights_learns_from_both_ends() -> None:
     words.zero_grad()
     words.loss(words(tokens), tokens).sum().backward()
     assert all(not torch.equal(a, table.grad) for a, table in zip(out, words.tables, strict=True))
-    assert {name.split(".")[0] for name, _ in words.named_parameters()} == {"tables", "clusters"}
+    assert {name.split(".")[0] for name, _ in words.named_parameters()} == {"tables", "clusters", "biases"}
 
 
 @pytest.mark.parametrize("div_value", [1, 4])

@@ -14,13 +14,14 @@ CUTOFFS = (20_000, 40_000, 200_000)  # of WikiText-103, Dai et al. 2019
 
 
 class TiedVocabulary(nn.Module):
-    """x = sqrt(d) E_w A for word w, and log p(w | y) with the logits y . (E_w A): the same E and A both ways.
+    """x = sqrt(d) E_w A for word w, and log p(w | y) with the logits y . (E_w A) + b_w: the same E and A both ways.
 
     Words are sorted by frequency. Those before the first cut-off and one entry for each later cluster share a softmax;
     the words of a cluster share another, so log p(w) = log p(cluster) + log p(w | cluster). A vocabulary no larger than
     the first cut-off has one plain softmax. Cluster i has tables of width d / div_value^i and, where that is less than
     d, a projection A (d_i, d); else A = I. E ~ N(0, 1/d) and A ~ N(0, 1/d_i): tokens start with variance 1, and so do
-    logits of tokens with variance 1.
+    logits of tokens with variance 1. The biases b start at zero; they learn how frequent words are, which tokens would
+    have to carry otherwise, all of them the same: an offset that de-escalation takes away.
     """
 
     def __init__(
@@ -49,6 +50,8 @@ class TiedVocabulary(nn.Module):
         self.tables = nn.ParameterList(torch.empty(size, width) for size, width in zip(sizes, widths, strict=True))
         self.projections = nn.ParameterList(torch.empty(width, d) for width in widths if width < d)
         self.clusters = nn.Parameter(torch.empty(len(self.ends) - 1, d)) if len(self.ends) > 1 else None
+        sizes[0] += len(sizes) - 1  # the clusters' own biases follow those of the head's words
+        self.biases = nn.ParameterList(torch.empty(size) for size in sizes)
         self.reset_parameters()
 
     @torch.no_grad()
@@ -58,6 +61,8 @@ class TiedVocabulary(nn.Module):
             table.normal_(0.0, self.d**-0.5)
         for A in self.projections:
             A.normal_(0.0, len(A) ** -0.5)
+        for b in self.biases:
+            b.zero_()
 
     def _projection(self, i: int) -> Tensor | None:
         first = len(self.tables) - len(self.projections)  # narrower ones come last
@@ -76,9 +81,11 @@ class TiedVocabulary(nn.Module):
 
     def _logits(self, Y: Tensor, i: int) -> Tensor:
         """Logits of the words of cluster i; in front of all, the head's words and the clusters."""
-        A = self._projection(i)
-        logits = F.linear(Y if A is None else F.linear(Y, A), self.tables[i])
-        return logits if i or self.clusters is None else torch.cat([logits, F.linear(Y, self.clusters)], -1)
+        A, E, b = self._projection(i), self.tables[i], self.biases[i]
+        logits = F.linear(Y if A is None else F.linear(Y, A), E, b[: len(E)])
+        return (
+            logits if i or self.clusters is None else torch.cat([logits, F.linear(Y, self.clusters, b[len(E) :])], -1)
+        )
 
     def log_probabilities(self, Y: Tensor) -> Tensor:
         """log p(w | y) for every word: Y (..., d) -> (..., vocabulary)."""
