@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 import depthscope as ds
 from depthscope.errors import ShapeError, UnknownNameError, UsageError
+from depthscope.models.random_inputs import random_inputs
 from depthscope.models.resolve import resolve
 from depthscope.models.sizes import Sizes
 
@@ -66,3 +67,12 @@ def test_presets(name: str) -> None:
     assert words.shape == (2, 10)
     scan = ds.scan(model, words)
     assert len(scan["t_sim"]) == 4 and len(scan["omega"]) == 3
+
+
+def test_random_inputs_are_words_of_the_model() -> None:
+    decoder = ds.models.decoder(vocabulary=9, tokens=12, depth=1, d=8, h=2)
+    remembering = ds.models.transformer_xl(vocabulary=9, memory=4, depth=1, d=8, h=2)
+    for model, n in ((decoder, 12), (remembering, 64)):
+        words = random_inputs(model)
+        assert words.dtype == torch.int64 and words.shape == (4, n) and int(words.max()) < 9
+        assert model(words)[0].shape == (4, n, 9)

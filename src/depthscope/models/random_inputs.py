@@ -11,7 +11,7 @@ OFFSET = 2  # RoBERTa and its kin count positions from 2
 
 
 def random_inputs(model: nn.Module, n: int = 64, batch: int = 4, seed: int = 0) -> Tensor:
-    """A batch for models of Hugging Face (by their config), and for stacks that read embedded tokens (batch, n, d).
+    """A batch for models of Hugging Face (by their config), those of ds.models, and stacks on embedded tokens.
 
     n is the number of tokens where the model leaves it open. The random state of torch is left alone.
     """
@@ -21,6 +21,10 @@ def random_inputs(model: nn.Module, n: int = 64, batch: int = 4, seed: int = 0) 
     if getattr(config, "vocab_size", None):
         longest = getattr(config, "max_position_embeddings", None) or n + OFFSET
         return torch.randint(0, config.vocab_size, (batch, max(1, min(n, longest - OFFSET))), generator=chance)
+    words = getattr(getattr(model, "vocabulary", None), "vocabulary", None)  # ds.models.transformer_xl, decoder
+    if words:
+        longest = len(getattr(model, "positions", range(n)))
+        return torch.randint(0, words, (batch, min(n, longest)), generator=chance)
     if hasattr(model, "channels") and hasattr(model, "side"):  # ds.models.vit
         return torch.randn(batch, model.channels, model.side, model.side, generator=chance)  # type: ignore[call-overload]
     if side:
