@@ -95,7 +95,6 @@ def sorted_by_owner(task: str, said: dict[str, Any]) -> Any:
 def built(found: Any, usual: Any) -> tuple[Any, Any]:
     """Build and Recipe: what suits the task, and what was said."""
     from depthscope.training.build import Build
-    from depthscope.training.choices import sort_choices
     from depthscope.training.recipe import Recipe
 
     settings = {"remedy_settings": found.rest} if found.rest else {}
