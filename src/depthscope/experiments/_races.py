@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import cycle
 from statistics import fmean
 from typing import Any
 
@@ -145,15 +144,20 @@ def loss_by_frequency(race: Race) -> float:
     return float(load_task(race.task, **race.options).facts["chance"])
 
 
+def look(lane: int) -> dict[str, str]:
+    """Colour and style of a lane's line: where colours come again, the line is dashed."""
+    return {"color": COLOURS[lane % len(COLOURS)], "ls": "-" if lane < len(COLOURS) else "--"}
+
+
 def draw_bands(
     ax: Any, steps: Tensor, bands: Tensor, labels: Sequence[str], batches: bool = False, chance: float = CHANCE
 ) -> None:
     """A line for each lane and a band from the lowest to the highest seed; of single batches, running means."""
-    for lines, label, colour in zip(bands, labels, cycle(COLOURS), strict=False):
+    for lane, (lines, label) in enumerate(zip(bands, labels, strict=True)):
         there = ~lines[0].isnan()
         mean, lowest, highest = (smooth(line) if batches else line for line in lines[:, there].tolist())
-        ax.plot(steps[there], mean, color=colour, lw=1.5, label=label)
-        ax.fill_between(steps[there], lowest, highest, color=colour, alpha=0.15, lw=0)
+        ax.plot(steps[there], mean, lw=1.5, label=label, **look(lane))
+        ax.fill_between(steps[there], lowest, highest, color=look(lane)["color"], alpha=0.15, lw=0)
     ax.axhline(chance, color="0.5", ls=":", lw=1)
 
 
@@ -165,7 +169,7 @@ def draw_accuracies(ax: Any, accuracies: Tensor, labels: Sequence[str]) -> None:
 
 def draw_dots(ax: Any, values: Tensor, labels: Sequence[str], chance: float) -> None:
     """The same of any number."""
-    for place, (row, colour) in enumerate(zip(values, cycle(COLOURS), strict=False)):
-        ax.plot([place] * len(row), row, "o", ms=5, alpha=0.7, color=colour)
+    for place, row in enumerate(values):
+        ax.plot([place] * len(row), row, "o", ms=5, alpha=0.7, color=look(place)["color"])
     ax.axhline(chance, color="0.5", ls=":", lw=1)
     ax.set_xticks(range(len(labels)), labels, rotation=30, ha="right", fontsize=8)

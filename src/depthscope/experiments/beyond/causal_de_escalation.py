@@ -1,0 +1,159 @@
+"""Which causal form, site and strength of de-escalation serves a language model, and how deep? A rate for each arm.
+
+In the middle stands DeEscalate in the form sink at ffn_in with tau = 1; from there one thing is changed at a time: the
+form (prefix, past), the site (block_out, sa_sum), tau (0.5, 0.3). Post-norm and pre-norm stand beside it, and the three
+are also trained at other depths. Transformer-XL on characters of pydoc. Every arm has the rate of least validation loss
+among RATES with the first seed (the same grid for all); the test split is looked at once, at the end.
+
+depthscope reproduce beyond/causal_de_escalation     about 15 minutes on two cores: 60 trainings of 192 steps, 2 seeds.
+
+The budget is small: 100,000 characters, far from converged, two seeds, one of which chose the rate. Differences of a
+few hundredths of a nat are not to be believed; --set trials=3 --set steps=1000 --set depths=[12,60] takes hours. What
+the analysis of the paper says of causal models at initialisation is in beyond/causal_escalation.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from depthscope.experiments._axes import finish
+from depthscope.experiments._claim import Claim, stated
+from depthscope.experiments._races import Race, draw_dots, ends, last_similarity, look, loss_by_frequency
+from depthscope.experiments._rates import run_at_best_rates, runs_at_best_rates
+from depthscope.training.arms import rate_words
+from depthscope.training.honest import TOLERANCE
+
+MIDDLE = "sink, ffn_in, tau 1"
+BESIDE = {"post-norm": "post_norm", "pre-norm": "pre_norm", MIDDLE: "de_escalate:tau=1,form=sink,at=ffn_in"}
+TAUGHT = 150  # steps, from which on more is asked than who leaks
+LEARNED, ALIKE, NEAR, BEHIND = 0.4, 0.05, 0.15, 0.05  # nats
+LEAST = {"trials": 1, "segment": 2}  # that can be set
+
+
+@dataclass(frozen=True)
+class Config:
+    """forms, sites, taus: what the middle is changed to. depths: of the three, besides depth.
+
+    test: how many tokens of the test split are looked at. folder: where trainings are kept, and go on.
+    """
+
+    forms: tuple[str, ...] = ("prefix", "past")
+    sites: tuple[str, ...] = ("block_out", "sa_sum")
+    taus: tuple[float, ...] = (0.5, 0.3)
+    depth: int = 24
+    depths: tuple[int, ...] = (12, 48)
+    rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
+    d: int = 64
+    h: int = 4
+    q: int = 128
+    segment: int = 64
+    memory: int = 64
+    batch: int = 8
+    steps: int = 192
+    test: int = 16_384
+    trials: int = 2
+    folder: str = ""
+    side_by_side: bool = True
+    seed: int = 0
+
+
+SMOKE = Config(
+    forms=("past",), sites=(), taus=(), depth=2, depths=(1,), rates=(1e-3, 8e-3), d=16, h=2, q=16,
+    segment=32, memory=32, batch=4, steps=2, test=512, trials=1, side_by_side=False,
+)  # fmt: skip
+
+
+def arms(cfg: Config) -> dict[str, str]:
+    """What a reader calls an arm, and the arm."""
+    return (
+        BESIDE
+        | {f"form {form}": f"de_escalate:tau=1,form={form},at=ffn_in" for form in cfg.forms}
+        | {f"at {site}": f"de_escalate:tau=1,form=sink,at={site}" for site in cfg.sites}
+        | {f"tau {tau:g}": f"de_escalate:tau={tau:g},form=sink,at=ffn_in" for tau in cfg.taus}
+    )
+
+
+def race(cfg: Config, depth: int) -> Race:
+    """All arms at the one depth, the three at the others; Adam, a cosine from the rate to 0."""
+    sizes = {"segment": cfg.segment, "memory": cfg.memory, "test": cfg.test}
+    return Race(
+        arms=tuple((arms(cfg) if depth == cfg.depth else BESIDE).values()),
+        seeds=range(cfg.seed, cfg.seed + cfg.trials),
+        model={"depth": depth, "d": cfg.d, "h": cfg.h, "q": cfg.q},
+        recipe={"epochs": 1, "batch": cfg.batch, "schedule": "cosine", "weight_decay": 0},
+        task="pydoc",
+        options={**sizes, "epoch_tokens": cfg.steps * cfg.batch * cfg.segment},
+        side_by_side=cfg.side_by_side,
+        folder=cfg.folder,
+    )
+
+
+def all_depths(cfg: Config) -> list[int]:
+    return sorted({cfg.depth, *cfg.depths})
+
+
+def run(cfg: Config) -> dict[str, Tensor]:
+    """At the one depth: ends (arms, seeds), rates (arms,), t_sim (arms, states); at all: ends (depths, 3, seeds)."""
+    races = {depth: race(cfg, depth) for depth in all_depths(cfg)}
+    done, total, lanes = 0, sum(runs_at_best_rates(one, cfg.rates) for one in races.values()), {}
+    for depth, one in races.items():
+        lanes[depth] = run_at_best_rates(one, cfg.rates, done=done, total=total)
+        done += runs_at_best_rates(one, cfg.rates)
+    middle = lanes[cfg.depth]
+    return {
+        "test_loss": ends(middle, "test", "loss"),
+        "rate": torch.tensor([lane.lr for lane in middle]),
+        "valid_loss": torch.tensor([[trial["valid_loss"] for trial in lane.trials] for lane in middle]),
+        "t_sim": last_similarity(middle),
+        "depth_loss": torch.stack([ends(found[:3], "test", "loss") for found in lanes.values()]),
+        "depth_rate": torch.tensor([[lane.lr for lane in found[:3]] for found in lanes.values()]),
+        "gap": torch.cat([ends(found, "test", "gap").flatten() for found in lanes.values()]),
+        "by_frequency": torch.tensor(loss_by_frequency(races[cfg.depth])),
+    }
+
+
+def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
+    rows: list[tuple[str, float | Tensor, float, float]]
+    rows = [("no arm sees the future: honest and forced loss, apart by", numbers["gap"].max(), 0.0, TOLERANCE)]
+    if cfg.steps >= TAUGHT:
+        loss = dict(zip(arms(cfg), numbers["test_loss"].mean(1).tolist(), strict=True))
+        learned = numbers["by_frequency"] - numbers["test_loss"][2:].mean(1).max()
+        deep, depths = numbers["depth_loss"].mean(2), all_depths(cfg)
+        helped = deep[:, 0] - deep[:, 2]
+
+        def spread(kind: str) -> float:
+            """Between the middle and what it was changed to."""
+            found = [loss[MIDDLE], *(value for name, value in loss.items() if name.startswith(f"{kind} "))]
+            return max(found) - min(found)
+
+        rows += [
+            ("de-escalated, the worst: test loss below that of frequencies by", learned, LEARNED, math.inf),
+            ("the forms are alike: test losses apart by at most", spread("form"), 0.0, ALIKE),
+            ("the sites are near: apart by at most", spread("at"), 0.0, NEAR),
+            ("the taus are near: apart by at most", spread("tau"), 0.0, NEAR),
+            (f"{cfg.depth} blocks: post-norm is behind by", helped[depths.index(cfg.depth)], BEHIND, math.inf),
+            (f"{depths[-1]} blocks: post-norm is behind by", helped[-1], BEHIND, math.inf),
+            ("post-norm falls further behind from least to most blocks by", helped[-1] - helped[0], 0.0, math.inf),
+            (f"{depths[-1]} blocks: sink minus pre-norm", deep[-1, 2] - deep[-1, 1], -NEAR, NEAR),
+        ]
+    return stated(cfg.trials, *rows)
+
+
+def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
+    dots, deep, tokens = figure.subplots(1, 3)
+    names, chance = list(arms(cfg)), float(numbers["by_frequency"])
+    rates = [rate_words(rate) for rate in numbers["rate"].tolist()]
+    draw_dots(dots, numbers["test_loss"], [f"{name} @{rate}" for name, rate in zip(names, rates, strict=True)], chance)
+    for lane, name in enumerate(BESIDE):
+        values = numbers["depth_loss"][:, lane]
+        deep.plot(all_depths(cfg), values.mean(1), marker="o", label=name, **look(lane))
+        deep.fill_between(all_depths(cfg), values.amin(1), values.amax(1), color=look(lane)["color"], alpha=0.15, lw=0)
+    for lane, (row, name) in enumerate(zip(numbers["t_sim"], names, strict=True)):
+        tokens.plot(row, lw=1, label=name, **look(lane))
+    dots.set(title=f"test loss, {cfg.depth} blocks, one dot a seed")
+    deep.set(title="test loss, each at its best rate", xlabel="blocks")
+    tokens.set(title=f"t_sim after training, {cfg.depth} blocks", xlabel="block", ylim=(-0.02, 1.02))
+    finish(dots, deep, tokens)

@@ -1,0 +1,180 @@
+"""Figure 7: Transformer-XL in training, post-norm, pre-norm and de-escalated, and whether a mean may see the future.
+
+"a huge performance gap between the post-norm and our de-escalated post-norm models (the former essentially failed ...);
+while the pre-norm model and our de-escalated post-norm model performed similarly" (Yu & Zhang 2023, section 3.4;
+training loss on WikiText-103). The paper puts (21) to the input of every FFN and does not say over which tokens the
+mean is. Over the whole segment it holds the tokens that are to be predicted: that arm is here, and it LEAKS. Beside it
+are the forms that know only the past: sink, prefix and past. So there are two losses of the test split: forced, where
+a segment is fed at once as in training, and honest, where for each token only those before it are fed.
+
+depthscope reproduce yu2023/fig7     here: characters of pydoc, sizes PYDOC, about 15 minutes on two cores.
+depthscope reproduce yu2023/fig7 --set data=wikitext2 --set source=FOLDER     words, sizes WIKITEXT_2, an hour or two.
+depthscope reproduce yu2023/fig7 --set data=wikitext103 --set folder=out/fig7     the paper's own, sizes PAPER: 18
+trainings of some 50,000 steps, for a GPU; interrupted, the same command goes on.
+
+source is a folder or a hub id where WikiText is (by default the hub); data is also any text file. Every size can be
+set, and --set trials=1 takes one seed. All arms have the same rate, as in the paper; with a rate of their own they are
+in beyond/causal_de_escalation. The sizes for a CPU stop long before anything has converged: 256 steps are a race of
+speed. The claims of the paper are asked from TAUGHT steps on; a shorter run is only asked who leaks.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from depthscope.errors import UsageError
+from depthscope.experiments._axes import finish
+from depthscope.experiments._claim import Claim, stated
+from depthscope.experiments._races import (
+    Race,
+    draw_bands,
+    draw_dots,
+    ends,
+    last_similarity,
+    look,
+    loss_by_frequency,
+    run_race,
+    training_curves,
+)
+from depthscope.training.honest import TOLERANCE
+
+ARMS = {
+    "post-norm": "post_norm",
+    "pre-norm": "pre_norm",
+    "whole segment: LEAKS": "de_escalate:tau=1,causal=leak,at=ffn_in",
+    "sink": "de_escalate:tau=1,form=sink,at=ffn_in",
+    "prefix": "de_escalate:tau=1,form=prefix,at=ffn_in",
+    "past": "de_escalate:tau=1,form=past,at=ffn_in",
+}
+PYDOC = {
+    "depth": 24, "d": 64, "h": 4, "q": 128, "segment": 64, "memory": 64, "batch": 16, "epochs": 4,
+    "epoch_tokens": 65_536, "lr": 1e-3,
+}  # fmt: skip
+WIKITEXT_2 = PYDOC | {"depth": 48, "epochs": 2, "epoch_tokens": 262_144}
+PAPER = {
+    "depth": 60, "d": 410, "h": 10, "q": 820, "segment": 150, "memory": 150, "batch": 40, "epochs": 3,
+    "epoch_tokens": 0, "lr": 2.5e-4,
+}  # fmt: skip
+SIZES: dict[str, dict[str, Any]] = {"pydoc": PYDOC, "wikitext2": WIKITEXT_2, "wikitext103": PAPER}
+TAUGHT = 200  # steps
+FAILED, SIMILAR, LEAKED = 0.2, 0.1, 0.1  # nats: behind by so much, apart by at most, better or worse by
+LEAST = {"trials": 1, "segment": 2}  # that can be set
+
+
+@dataclass(frozen=True)
+class Config:
+    """data: "pydoc", "wikitext2", "wikitext103" or a text file. Sizes that are not set (0) are those of the data.
+
+    epoch_tokens: after so many an epoch is over; 0 with WikiText-103 is all of them. test: how many tokens of the test
+    split are looked at; 0 is all.
+    """
+
+    data: str = "pydoc"
+    source: str = ""
+    depth: int = 0
+    d: int = 0
+    h: int = 0
+    q: int = 0
+    segment: int = 0
+    memory: int = 0
+    batch: int = 0
+    epochs: int = 0
+    epoch_tokens: int = 0
+    lr: float = 0.0
+    test: int = 0
+    trials: int = 3
+    folder: str = ""
+    side_by_side: bool = True
+    seed: int = 0
+
+    def size(self, name: str) -> Any:
+        return getattr(self, name) or SIZES.get(self.data, PYDOC)[name]
+
+
+SMOKE = Config(
+    depth=2, d=16, h=2, q=16, segment=32, memory=32, batch=4, epochs=1, epoch_tokens=2048, lr=3e-3, test=2048, trials=1,
+    side_by_side=False,
+)  # fmt: skip
+
+
+def race(cfg: Config) -> Race:
+    """All arms; Adam, a cosine from lr to 0, no weight decay, no dropout, no clipping, as in the paper."""
+    wiki, file = cfg.data.startswith("wikitext") and cfg.data in SIZES, cfg.data not in SIZES
+    if file and not Path(cfg.data).is_file():
+        raise UsageError(
+            f"fig7: data must be {', '.join(SIZES)} or a text file that exists; got {cfg.data!r}. Where WikiText "
+            "is, source says: --set data=wikitext2 --set source=FOLDER."
+        )
+    if cfg.source and not wiki:
+        raise UsageError(f"fig7: source says where WikiText is; the data are {cfg.data!r}. Leave source out.")
+    sizes = {name: cfg.size(name) for name in ("segment", "memory", "epoch_tokens")}
+    options = {**sizes, "test": cfg.test, "data": cfg.data if file else cfg.source}
+    return Race(
+        arms=tuple(ARMS.values()),
+        seeds=range(cfg.seed, cfg.seed + cfg.trials),
+        model={name: cfg.size(name) for name in ("depth", "d", "h", "q")},
+        recipe={name: cfg.size(name) for name in ("epochs", "batch", "lr")} | {"schedule": "cosine", "weight_decay": 0},
+        task="text" if file else cfg.data,
+        options={name: value for name, value in options.items() if value},
+        side_by_side=cfg.side_by_side,
+        folder=cfg.folder,
+    )
+
+
+def run(cfg: Config) -> dict[str, Tensor]:
+    """Ends (arms, seeds); losses of batches (arms, 3, points): mean, lowest, highest; t_sim of the trained.
+
+    test_loss is over the whole test split with memory, which is honest for all arms but the one that leaks; forced,
+    honest and gap are over windows of it.
+    """
+    this = race(cfg)
+    lanes = run_race(this)
+    step, loss = training_curves(lanes)
+    return {
+        "train_loss": ends(lanes, "train", "loss"),
+        "test_loss": ends(lanes, "test", "loss"),
+        **{name: ends(lanes, "test", name) for name in ("forced", "honest", "gap")},
+        "step": step,
+        "loss": loss,
+        "t_sim": last_similarity(lanes),
+        "by_frequency": torch.tensor(loss_by_frequency(this)),
+    }
+
+
+def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
+    leaking, causal = 2, [0, 1, 3, 4, 5]
+    gap, taught = numbers["gap"], int(numbers["step"][-1]) + 1 >= TAUGHT
+    least = LEAKED if taught else TOLERANCE
+    rows = [
+        ("all but one: honest and forced loss are apart by at most", gap[causal].max(), 0.0, TOLERANCE),
+        ("whole segment: they are apart by at least, for it sees the future", gap[leaking].min(), least, math.inf),
+    ]
+    if taught:
+        loss, honest, seen = (numbers[name].mean(1) for name in ("test_loss", "honest", "train_loss"))
+        worst, apart = loss[3:].max(), (loss[3:] - loss[1]).abs().max()
+        rows += [
+            ("test loss, post-norm minus the worst causal form", loss[0] - worst, FAILED, math.inf),
+            ("test loss, causal forms and pre-norm: apart by at most", apart, 0.0, SIMILAR),
+            ("training loss, pre-norm minus whole segment: it seems better", seen[1] - seen[leaking], LEAKED, math.inf),
+            ("honest loss, whole segment minus pre-norm: it is worse", honest[leaking] - honest[1], LEAKED, math.inf),
+        ]
+    return stated(cfg.trials, *rows)
+
+
+def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
+    learned, future, tokens = figure.subplots(1, 3)
+    names, chance = list(ARMS), float(numbers["by_frequency"])
+    draw_bands(learned, numbers["step"], numbers["loss"], names, batches=True, chance=chance)
+    draw_dots(future, numbers["honest"], names, chance)
+    for place, row in enumerate(numbers["forced"]):
+        future.plot([place] * len(row), row, "_", ms=14, color="0.3", label="" if place else "a segment at once")
+    for lane, (row, name) in enumerate(zip(numbers["t_sim"], names, strict=True)):
+        tokens.plot(row, label=name, **look(lane))
+    learned.set(title="training loss (dotted: frequencies alone)", xlabel="step")
+    future.set(title="test loss, fed only the past, one dot a seed")
+    tokens.set(title="t_sim after training", xlabel="block", ylim=(-0.02, 1.02))
+    finish(learned, future, tokens)
