@@ -34,7 +34,12 @@ def full_disk(monkeypatch: pytest.MonkeyPatch, fails) -> None:
 
 def test_what_is_saved_is_read_back_bit_for_bit(tmp_path: Path) -> None:
     path = checkpoint.save(tmp_path, 12, WEIGHTS, MOMENTS, RUN)
-    assert sorted(f.name for f in path.iterdir()) == ["model.safetensors", "optimizer.safetensors", "state.json"]
+    assert sorted(f.name for f in path.iterdir()) == [
+        "memory.safetensors",
+        "model.safetensors",
+        "optimizer.safetensors",
+        "state.json",
+    ]
     saved = checkpoint.latest(tmp_path)
     assert saved is not None and saved.step == 12 and saved.run.to_dict() == RUN.to_dict() and saved.ignored == ()
     assert all(torch.equal(saved.model[name], WEIGHTS[name]) for name in WEIGHTS)
@@ -77,7 +82,7 @@ def test_one_that_is_not_whole_is_ignored(tmp_path: Path, damage: str) -> None:
 def test_a_strange_format_is_not_taken_for_damage(tmp_path: Path) -> None:
     state = checkpoint.save(tmp_path, 1, WEIGHTS, MOMENTS, RUN) / "state.json"
     state.write_text(json.dumps(json.loads(state.read_text()) | {"version": 99}))
-    with pytest.raises(CheckpointError, match=r"step_000001/state.json: must say .* version 1; got .*, 99"):
+    with pytest.raises(CheckpointError, match=r"step_000001/state.json: must say .* version 2; got .*, 99"):
         checkpoint.latest(tmp_path)
 
 

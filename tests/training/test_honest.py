@@ -45,5 +45,15 @@ def test_windows_are_evenly_spaced_and_whole():
     assert windows_of(IDS, 150, 16).shape == (2, 150)  # as many as fit
 
 
+def test_windows_of_a_long_text_end_with_it():
+    """Beyond 2^24 tokens a float32 does not know every place any more."""
+    ids = torch.zeros(2**24 + 77_021, dtype=torch.int8)
+    ids[-1] = 1
+    for length in (64, 150, 151):
+        windows = windows_of(ids, length, 8)
+        assert windows.shape == (8, length) and int(windows[-1, -1]) == 1
+
+
 def test_nan_is_no_clean_bill():
     assert leaks(math.nan) and leaks(2 * TOLERANCE) and not leaks(TOLERANCE)
+    assert not leaks(2 * TOLERANCE, "bf16") and leaks(0.1, "bf16") and leaks(math.nan, "bf16")

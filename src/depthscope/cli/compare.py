@@ -34,7 +34,10 @@ def command(
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs; else 6 for images, 4 stretches of text.")] = None,
     batch: Annotated[int | None, typer.Option(help="Images, or rows of text, of a step; else 64 or 16.")] = None,
-    lr: Annotated[float, typer.Option(help="Learning rate of arms without one of their own.")] = 1e-3,
+    lr: Annotated[
+        float,
+        typer.Option(help="Learning rate of arms without one of their own; with --search the first that is tried."),
+    ] = 1e-3,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="Another setting of recipe, model or task: --set clip=1 --set weights=xavier."),
@@ -90,9 +93,7 @@ def command(
 
 
 def given(**options: Any) -> dict[str, Any]:
-    """The options that somebody gave; a feed-forward network is twice as wide as a width that was given."""
-    if options["d"] is not None and options["q"] is None:
-        options["q"] = 2 * options["d"]
+    """The options that somebody gave."""
     return {name: value for name, value in options.items() if value is not None}
 
 

@@ -59,9 +59,9 @@ def command(
     from depthscope.training.tasks import task as load
 
     model = {"depth": depth, "d": width, "h": heads, "q": ffn, "wiring": wiring, "remedy": remedy, "at": at}
-    said = given(**model, epochs=epochs, batch=batch, lr=lr, seed=seed, data=data, tau=tau) | parsed(settings or [])
+    said = given(**model, epochs=epochs, batch=batch, lr=lr, seed=seed, tau=tau) | parsed(settings or [])
     found = sorted_by_owner(task, said)
-    learned = load(task, **found.options)
+    learned = load(task, **found.options | given(data=data))
     build, recipe = built(found, sort_choices(task, learned.defaults))
     first = os.environ.get("RANK", "0") == "0"
     try:

@@ -65,8 +65,8 @@ def cells(lane: Lane, comparison: Comparison) -> dict[str, str]:
         if what in measured:
             line[name] = "-" if lane.leaks else in_range(lane.mean("test", what), math.nan, 2)
     if "gap" in measured:
-        line |= {"honest": _range(lane, "test", "honest", 3), "gap": in_range(lane.mean("test", "gap"), math.nan, 3)}
-    line["train loss"] = _range(lane, "train", "loss", 3)
+        line["gap"] = in_range(lane.mean("test", "gap"), math.nan, 3)
+    line["train loss"] = "-" if lane.leaks else _range(lane, "train", "loss", 3)
     return line | {"seconds": f"{lane.seconds:.0f}", "seeds": counts(lane)}
 
 
@@ -80,6 +80,7 @@ def counts(lane: Lane) -> str:
 def sentences(comparison: Comparison) -> list[tuple[str, str]]:
     """What follows, and in which style it is printed: losses first, then differences, the caveats last."""
     lines = [(words, "red") for lane in comparison.lanes for words in (*_lost(lane), *_leaks(lane))]
+    lines += [(words, "") for words in _honest(comparison)]
     lines += [(words, "") for lane in comparison.ranked for words in _at_chance(lane, comparison)]
     lines += [(words, "bold") for words in differences_in_words(comparison)]
     lines += [
@@ -159,6 +160,16 @@ def _leaks(lane: Lane) -> list[str]:
         f"{lane.arm.name}{form} LEAKS: it sees the tokens that it is to predict. Its loss is "
         f"{lane.mean('test', 'forced'):.3f} when a segment is fed at once, and {lane.mean('test', 'honest'):.3f} when "
         "only what came before is. It is not ranked."
+    ]
+
+
+def _honest(comparison: Comparison) -> list[str]:
+    """What the column of gaps says."""
+    if not any("gap" in run.final["test"] for lane in comparison.ranked for run in lane.done.values()):
+        return []
+    return [
+        "The test losses are honest: fed only what came before a token, these arms predict it as well as when the "
+        "segment is fed at once (gap: mean change of a token's loss, in windows of the test split)."
     ]
 
 

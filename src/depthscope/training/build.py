@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from depthscope._registry import TABLES, lookup
-from depthscope.errors import UsageError
-from depthscope.remedies._fix import Fix, fix_
+from depthscope._registry import TABLES, lookup, unknown
+from depthscope.errors import UnknownNameError, UsageError
+from depthscope.remedies._fix import CAUSAL, Fix, fix_
 
 
 @dataclass(frozen=True)
 class Build:
-    """depth blocks of width d with h heads and feed-forward width q; see models.design.Design for the choices.
+    """depth blocks of width d with h heads and feed-forward width q (0: twice d); Design has the choices.
 
     pooling is for tasks with one answer for all tokens. remedy is a name as "de_escalate", remedy_settings are its
     arguments, at is its site (None: the task's choice, else its own), causal is said to fix_: "leak" insists on a form
@@ -25,7 +25,7 @@ class Build:
     depth: int = 24
     d: int = 32
     h: int = 4
-    q: int = 64
+    q: int = 0
     wiring: str = "post_norm"
     weights: str = "torch_default"
     output: bool = True
@@ -40,11 +40,16 @@ class Build:
             raise UsageError(f"build: output must be true or false; got {self.output!r}.")
         if not isinstance(self.remedy_settings, dict):
             raise UsageError(f"build: remedy_settings must be names with values; got {self.remedy_settings!r}.")
-        if self.remedy is None and (self.remedy_settings or self.at is not None):
+        if self.causal not in CAUSAL:
+            raise UnknownNameError("build: " + unknown("choice of causal", self.causal, CAUSAL))
+        said = self.remedy_settings or self.at or (self.causal if self.causal != "auto" else None)
+        if self.remedy is None and said:
             raise UsageError(
-                f"build: remedy_settings and at say how a remedy acts; none was named, and got "
-                f'{self.remedy_settings or self.at!r}. Add remedy="de_escalate", or leave them out.'
+                f"build: remedy_settings, at and causal say how a remedy acts; none was named, and got {said!r}. "
+                'Add remedy="de_escalate", or leave them out.'
             )
+        if self.q == 0:
+            object.__setattr__(self, "q", 2 * self.d)
 
     @property
     def choices(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from depthscope.training.scores import SCORES, Score
 from depthscope.training.significance import Paired, holm, paired, verdict
 
 FORMAT = "depthscope.comparison"
-VERSION = 1
+VERSION = 2  # 1 had other facts
 
 
 @dataclass(frozen=True)

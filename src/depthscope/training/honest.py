@@ -7,7 +7,8 @@ anything else that mixes tokens without a mask, breaks that trust, and the loss 
 import torch
 from torch import Tensor, nn
 
-TOLERANCE = 1e-3  # nats; a gap above it is a leak. Rounding makes some 1e-6.
+TOLERANCE = 1e-3  # nats; a gap above it is a leak. Rounding makes some 1e-6,
+IN_BFLOAT16 = 1e-2  # but up to 1e-3 where products are rounded to 8 bits
 WINDOWS = 16
 
 
@@ -39,10 +40,10 @@ def honest_loss(model: nn.Module, windows: Tensor, segment: int) -> dict[str, fl
 def windows_of(ids: Tensor, length: int, count: int = WINDOWS) -> Tensor:
     """As many windows (W, length) of a text (N,), evenly spaced, as fit without touching, `count` at most."""
     count = max(1, min(count, len(ids) // length))
-    starts = torch.linspace(0, len(ids) - length, count).long()
-    return torch.stack([ids[start : start + length] for start in starts.tolist()])
+    starts = [(len(ids) - length) * i // max(1, count - 1) for i in range(count)]
+    return torch.stack([ids[start : start + length] for start in starts])
 
 
-def leaks(gap: float) -> bool:
-    """Whether a gap is more than rounding; nan is no clean bill either."""
-    return not gap <= TOLERANCE
+def leaks(gap: float, precision: str = "no") -> bool:
+    """Whether a gap is more than rounding in a Recipe.precision; nan is no clean bill either."""
+    return not gap <= (IN_BFLOAT16 if precision == "bf16" else TOLERANCE)

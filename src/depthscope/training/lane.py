@@ -49,7 +49,8 @@ class Lane:
     @property
     def leaks(self) -> bool:
         """Whether a run of a language model saw the tokens that it was to predict."""
-        return any(leaks(run.final["test"]["gap"]) for run in self.done.values() if "gap" in run.final["test"])
+        gaps = ((run, run.final["test"].get("gap", 0.0)) for run in self.done.values())
+        return any(run.leaks or leaks(gap, run.recipe.precision) for run, gap in gaps)
 
     @property
     def seconds(self) -> float:

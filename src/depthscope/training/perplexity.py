@@ -52,10 +52,13 @@ def loss_in_window(model: nn.Module, rows: Tensor, length: int, stride: int) -> 
     return total
 
 
-def stated(loss: float, unit: str, characters_per_token: float) -> dict[str, float]:
-    """A loss in nats per token as the field states it: perplexity of words and tokens, bits per character of text."""
+def stated(loss: float, unit: str, characters_per_token: float | None) -> dict[str, float]:
+    """A loss in nats per token as the field states it: perplexity of words and tokens, bits per character of text.
+
+    characters_per_token: None where tokens stand for no text.
+    """
     found = {} if unit == "character" else {"perplexity": math.exp(min(loss, 700.0))}
-    if unit != "word":
+    if unit != "word" and characters_per_token is not None:
         found["bits_per_character"] = loss / math.log(2) / characters_per_token
     return found
 

@@ -12,7 +12,7 @@ from depthscope.training.build import Build
 from depthscope.training.recipe import Recipe, differences
 
 FORMAT = "depthscope.run"
-VERSION = 1
+VERSION = 2  # 1 did not say leaks
 HISTORY = ("step", "loss", "rate", "grad_norm")
 NOT_FINITE = ("nan", "inf", "-inf")  # words in JSON
 
@@ -25,7 +25,7 @@ class Run:
     step, split, loss, ...}; the splits are train (a part of it), valid, and test once, at the end. logs: {step,
     t_sim, t_div (depth + 1 values), gradient_norm (depth values)} of the weights with which the step began. final:
     {"train": {"loss", "accuracy" or whatever the task measures}, "valid": ..., "test": ...}. notes: what went wrong on
-    the way and was survived.
+    the way and was survived. leaks: whether a remedy was told to show a causal model its future.
     """
 
     build: Build
@@ -40,6 +40,7 @@ class Run:
     logs: list[dict[str, Any]] = field(default_factory=list)
     final: dict[str, dict[str, float]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    leaks: bool = False
 
     @property
     def ended(self) -> bool:

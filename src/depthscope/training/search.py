@@ -15,9 +15,9 @@ from depthscope.training.job import Job
 from depthscope.training.run import Run
 from depthscope.training.workers import BEAT, gone, worker
 
-RANGE = (1e-5, 1e-2)  # rates are drawn between these, log-uniformly at first; wider when the given rate lies outside
+RANGE = (1e-5, 1e-2)  # all rates lie between these, or wider when the given rate lies outside
+LADDER = (1, 1 / 3, 3, 1 / 10, 10, 1 / 30, 30)  # the first rates over the given one, the same for all arms
 RETRIES = 2  # trials of an arm that may fail for reasons outside of it and are made up for
-DRAWN = 4  # trials before the sampler learns from those that came before
 JOURNAL = "search.journal"
 LOOK = 1.0  # seconds between looks at the storage when there is nothing to start
 
@@ -63,15 +63,16 @@ def _whole(path: Path) -> bool:
 
 
 class Search:
-    """A source of trial jobs: `trials` for each arm, the first at the given rate.
+    """A source of trial jobs: `trials` for each arm, the first at the given rate, then up and down the ladder from it.
 
     studies: the study's name in the storage for each arm, the same on every machine. job(arm, rate, number) makes the
     job of a trial. A trial is judged by its validation loss; one that diverged counts, and loses. One that failed for
     reasons outside of it (a full disk, no memory) says nothing about its rate: another takes its place, RETRIES times
     for each arm; after that it is lost. Failures of earlier searches are forgiven: their reason may be gone.
 
-    A trial has a rank, the least that is free: 0 is the given rate, the others are seeds of what is drawn. So one that
-    takes the place of another has its rate, as long as rates are drawn at random, and goes on in its folder.
+    A trial has a rank, the least that is free: 0 is the given rate, the next are rungs of the ladder, those after it
+    seeds of what is drawn by what was learned. So one that takes the place of another on the ladder has its rate, and
+    goes on in its folder.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Search:
         optuna = self._optuna = _optuna()
         self._job, self.trials, self.lr = job, trials, lr
         self.range = (min(RANGE[0], lr), max(RANGE[1], lr))
+        self._rungs = [rate for rung in LADDER if self.range[0] <= (rate := lr * rung) <= self.range[1]]
         self.studies = {
             arm: optuna.create_study(study_name=name, storage=storage, load_if_exists=True)
             for arm, name in studies.items()
@@ -186,14 +188,14 @@ class Search:
         rank = _free_rank(before)
         trial.set_user_attr("rank", rank)
         trial.set_user_attr("worker", worker())
-        study.sampler = self._sampler(rank, None if rank else self.lr)
+        study.sampler = self._sampler(rank, self._rungs[rank] if rank < len(self._rungs) else None)
         trial.suggest_float("lr", *self.range, log=True)
         return trial
 
     def _sampler(self, rank: int, rate: float | None = None) -> Any:
-        """TPE, seeded by the trial's rank: two workers do not draw the same, all arms draw the same at first."""
+        """A given rate, or TPE, seeded by the trial's rank: two workers do not draw the same."""
         samplers = self._optuna.samplers
-        learned = samplers.TPESampler(seed=rank, n_startup_trials=DRAWN, multivariate=False)
+        learned = samplers.TPESampler(seed=rank, n_startup_trials=len(self._rungs), multivariate=False)
         if rate is None:
             return learned
         with warnings.catch_warnings():
@@ -223,8 +225,8 @@ def in_words(search: Search, own: Sequence[str]) -> str:
     if search.studies:
         said.insert(
             0,
-            f"Each rate was chosen among {search.trials} trials, drawn from {low} to {high} and the first at "
-            f"{rate_words(search.lr)}, by the loss on the validation split with the first seed.",
+            f"Each rate was chosen among {search.trials} trials: {rate_words(search.lr)}, a third of it, three times "
+            f"it and so on, between {low} and {high}; by the loss on the validation split with the first seed.",
         )
     if own:
         said.append(f"Arms with a rate of their own were not searched: {', '.join(own)}.")

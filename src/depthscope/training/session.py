@@ -38,7 +38,8 @@ class Session:
         self.on_log = on_log if accelerator.is_main_process else None
         recipe = run.recipe
         self.epoch_steps = recipe.epoch_steps(len(task))
-        model, _ = run.build.model(task, recipe.seed)
+        model, fix = run.build.model(task, recipe.seed)
+        run.leaks = fix is not None and fix.leaks
         self.stepper = Stepper(accelerator, model, recipe, task)
         self.monitor = Monitor(model, task.probe(accelerator.device), recipe.log_every, total=self.stepper.sum)
         self.done = self._resume()

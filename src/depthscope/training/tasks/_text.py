@@ -38,7 +38,7 @@ class TextTask(Task):
     """
 
     score = "loss"
-    defaults = {"d": 64, "q": 128, "batch": 16, "epochs": 4, "weight_decay": 0.01, "search": 3}
+    defaults = {"d": 64, "batch": 16, "epochs": 4, "weight_decay": 0.01, "search": 3}
     sites = {"DeEscalate": "ffn_in"}  # as in section 3.4 of Yu & Zhang 2023
     name: str
     corpus: Corpus
@@ -86,7 +86,7 @@ class TextTask(Task):
             "source": corpus.source,
             "unit": corpus.unit,
             "vocabulary": corpus.vocabulary,
-            "characters_per_token": self._characters("test"),
+            "characters_per_token": self._characters.get("test"),
             "tokens": sizes,
             "evaluated": self.evaluated,
         }
@@ -95,10 +95,22 @@ class TextTask(Task):
     def _unigram(self) -> float:
         """The loss of someone who only knows how frequent each token is in the train split (each seen once more)."""
         counts = self.corpus.train.bincount(minlength=self.corpus.vocabulary).double() + 1
-        return float(-(counts / counts.sum()).log()[self.corpus.test].mean())
+        return float(-(counts / counts.sum()).log()[self.looked_at("test")].mean())
 
-    def _characters(self, split: str) -> float:
-        return self.corpus.characters[split] / len(getattr(self.corpus, split))
+    def looked_at(self, split: str) -> Tensor:
+        """The tokens of a split that losses are measured on."""
+        return getattr(self.corpus, split)[: self.evaluated[split]]
+
+    @cached_property
+    def _characters(self) -> dict[str, float | None]:
+        """Characters per token, over the tokens of each split that are looked at; None where tokens are no text."""
+        decode, found = self.corpus.decode, dict[str, float | None]()
+        for split in SPLITS:
+            ids = self.looked_at(split)
+            whole = len(ids) == len(getattr(self.corpus, split))
+            if decode is not None:
+                found[split] = (self.corpus.characters[split] if whole else len(decode(ids))) / len(ids)
+        return found
 
     def model(self, build: Any) -> nn.Module:
         if build.pooling != "cls":
@@ -133,14 +145,14 @@ class TextTask(Task):
         final: bool,
     ) -> dict[str, float]:
         """{"loss", its statement by the field}, and of the test split at the end what honest_loss finds."""
-        ids = getattr(self.corpus, split)[: self.evaluated[split]]
+        ids = self.looked_at(split)
         rows = in_rows(ids, min(ROWS, max(1, len(ids) // (2 * self.segment))))
         mine, _, weight = share(rows, rows, *part)
         with evaluating(model):
             loss = float(total(weight * self._summed_loss(model, mine.to(device)))) / (
                 rows.shape[0] * (rows.shape[1] - 1)
             )
-            found = {"loss": loss, **stated(loss, self.corpus.unit, self._characters(split))}
+            found = {"loss": loss, **stated(loss, self.corpus.unit, self._characters.get(split))}
             if split == "test" and final:
                 windows = windows_of(ids, self.memory + self.segment + 1).to(device)
                 found |= honest_loss(model, windows, self.segment)
@@ -157,7 +169,7 @@ def text_task(
     corpus: Corpus,
     *,
     segment: int,
-    memory: int,
+    memory: int | None,
     model: str,
     epoch_tokens: int | None,
     stride: int | None = None,
@@ -165,26 +177,35 @@ def text_task(
 ) -> TextTask:
     """A TextTask, checked. epoch_tokens: the whole split when None; test: how many of its tokens are looked at.
 
-    Losses are measured as in training, segment after segment with memory. With a stride, instead, a window of as many
-    tokens as memory and segment have slides over the text by so many, without memory: slower, and every token but the
-    first has a long past.
+    memory: as long as a segment when None; a decoder has none. Losses are measured as in training, segment after
+    segment with memory. With a stride, instead, a window of as many tokens as memory and segment have slides over the
+    text by so many, without memory: slower, and every token but the first has a long past.
     """
     if model not in MODELS:
         raise UnknownNameError(f"{name}: " + unknown("model", model, MODELS))
+    if model == "decoder" and memory:
+        raise UsageError(f"{name}: a decoder has no memory; got memory {memory!r}. Leave it out, or the model.")
+    if memory is None:
+        memory = 0 if model == "decoder" else segment
     whole = {"segment": (segment, 2), "memory": (memory, 0)}
     optional = {"epoch_tokens": epoch_tokens, "test": test, "stride": stride}
     whole |= {what: (value, 1) for what, value in optional.items() if value is not None}
     for what, (value, least) in whole.items():
         if type(value) is not int or value < least:
             raise UsageError(f"{name}: {what} must be a whole number, {least} or more; got {value!r}.")
-    if model == "decoder":
-        memory = 0
-    evaluated = {split: min(LOOK, len(getattr(corpus, split))) for split in SPLITS}
-    evaluated["test"] = min(test or len(corpus.test), len(corpus.test))
+    if stride is not None and stride > memory + segment:
+        raise UsageError(
+            f"{name}: stride must be at most {memory + segment}, the tokens of memory and segment that the window has; "
+            f"got {stride}."
+        )
+    sizes, window = {split: len(getattr(corpus, split)) for split in SPLITS}, memory + segment + 1
+    evaluated = {split: min(size, max(LOOK, window)) for split, size in sizes.items()}
+    evaluated["test"] = min(test or sizes["test"], sizes["test"])
     for split in SPLITS:
-        if evaluated[split] < memory + segment + 1:
+        if evaluated[split] < window:
             raise UsageError(
-                f"{name}, {split} split: there must be {memory + segment + 1} tokens or more, for a memory of {memory} "
-                f"and a segment of {segment}; there are {evaluated[split]}. Give more text, or shorten them."
+                f"{name}, {split} split: there must be {window} tokens or more to look at, for a memory of {memory}, a "
+                f"segment of {segment} and one to follow; there are {evaluated[split]} of {sizes[split]}. Give more "
+                "text, shorten them, or look at more."
             )
     return TextTask(name, corpus, segment, memory, model, epoch_tokens or len(corpus.train), evaluated, stride)

@@ -21,7 +21,7 @@ def iid(
     valid: int = 4_096,
     test: int = 16_384,
     segment: int = 16,
-    memory: int = 0,
+    memory: int | None = 0,
     model: str = "transformer_xl",
     epoch_tokens: int | None = None,
     stride: int | None = None,

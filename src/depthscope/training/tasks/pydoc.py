@@ -19,7 +19,7 @@ def pydoc(
     train: int | None = None,
     test: int | None = None,
     segment: int = 64,
-    memory: int = 64,
+    memory: int | None = None,
     model: str = "transformer_xl",
     epoch_tokens: int | None = 65_536,
     stride: int | None = None,

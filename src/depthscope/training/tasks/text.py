@@ -23,7 +23,7 @@ def text(
     train: int | None = None,
     test: int | None = None,
     segment: int = 64,
-    memory: int = 64,
+    memory: int | None = None,
     model: str = "transformer_xl",
     epoch_tokens: int | None = None,
     stride: int | None = None,

@@ -15,7 +15,7 @@ def wikitext103(
     train: int | None = None,
     test: int | None = None,
     segment: int = 150,
-    memory: int = 150,
+    memory: int | None = None,
     model: str = "transformer_xl",
     epoch_tokens: int | None = None,
     stride: int | None = None,

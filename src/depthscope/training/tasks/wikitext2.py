@@ -15,7 +15,7 @@ def wikitext2(
     train: int | None = None,
     test: int | None = None,
     segment: int = 64,
-    memory: int = 64,
+    memory: int | None = None,
     model: str = "transformer_xl",
     epoch_tokens: int | None = 262_144,
     stride: int | None = None,
