@@ -67,6 +67,25 @@ def test_keys_of_another_sequence_have_their_own_first_token():
     torch.testing.assert_close(chance, torch.full((2, 3), 1 / 7, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("held", [1 << 22, 30])
+@pytest.mark.parametrize(("n", "M"), [(4, 3), (2, 5), (6, 1)])
+def test_after_a_memory_all_queries_are_later_than_the_first_key(monkeypatch, held, n, M):
+    monkeypatch.setattr(_pattern, "HELD", held)
+    P = attention(2, 3, n + M, n + M)[..., M:, :]
+    mass, chance = attention_sink(P)
+    torch.testing.assert_close(mass, P[..., 0].mean(-1))
+    np.testing.assert_allclose(chance, np.mean([1 / (M + t) for t in range(1, n + 1)]), rtol=1e-12)
+    uniform = (torch.ones(n + M, n + M).tril() / torch.arange(1, n + M + 1)[:, None])[M:]
+    assert float(attention_sink(uniform)[0]) == pytest.approx(float(attention_sink(uniform)[1]), rel=1e-6)
+
+
+def test_after_a_memory_queries_that_are_padding_do_not_count():
+    P, keep = attention(2, 1, 7, 7)[..., 3:, :], torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1]]).bool()
+    mass, chance = attention_sink(P, mask=keep)
+    torch.testing.assert_close(mass, torch.stack([P[0, :, :2, 0].mean(-1), P[1, :, :, 0].mean(-1)]))
+    np.testing.assert_allclose(chance[:, 0], [(1 / 4 + 1 / 5) / 2, (1 / 4 + 1 / 5 + 1 / 6 + 1 / 7) / 4], rtol=1e-12)
+
+
 def test_large_n_never_holds_the_matrix(monkeypatch):
     made = []
     monkeypatch.setattr(_pattern, "HELD", 1 << 10)

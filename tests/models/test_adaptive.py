@@ -92,6 +92,30 @@ def test_sizes_at_the_start(div_value: int) -> None:
     assert float(words._logits(torch.randn(50, 256), 2).var()) == pytest.approx(1, abs=0.15)
 
 
+@pytest.mark.parametrize("div_value", [1, 2])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@torch.no_grad()
+def test_probabilities_of_narrow_logits_are_wide(dtype: torch.dtype, div_value: int) -> None:
+    torch.manual_seed(0)
+    words = TiedVocabulary(V, D, cutoffs=CUTS, div_value=div_value).to(dtype)
+    Y, targets = 4 * torch.randn(2, 40, D).to(dtype), torch.randint(0, V, (2, 40))
+    log_p, loss = words.log_probabilities(Y), words.loss(Y, targets)
+    assert log_p.dtype == loss.dtype == torch.float32
+    torch.testing.assert_close(log_p.exp().sum(-1), torch.ones(2, 40), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(loss, -log_p.gather(-1, targets.unsqueeze(-1)).squeeze(-1))
+
+
+@pytest.mark.parametrize("div_value", [1, 2])
+def test_under_autocast(div_value: int) -> None:
+    words, ids = TiedVocabulary(V, D, cutoffs=CUTS, div_value=div_value), torch.arange(V).view(4, 15)
+    with torch.autocast("cpu", torch.bfloat16):
+        X = words(ids)
+        loss = words.loss(X, ids)
+    torch.testing.assert_close(X, words(ids), rtol=0.02, atol=0.05)
+    loss.mean().backward()
+    assert loss.dtype == torch.float32 and all(bool(p.grad.isfinite().all()) for p in words.parameters())
+
+
 def test_small_vocabularies_are_plain() -> None:
     words = TiedVocabulary(100, D)
     assert words.clusters is None and len(words.tables) == 1

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from depthscope.errors import UsageError
+from depthscope.errors import ShapeError, UsageError
 from depthscope.models.segment_memory import SegmentMemory, last_tokens
 
 
@@ -59,3 +59,9 @@ def test_what_is_no_memory() -> None:
         SegmentMemory.joined([])
     with pytest.raises(UsageError, match="2 that hold different tensors"):
         SegmentMemory.joined([memory(), SegmentMemory(memory().read)])
+    shorter = {name: tensor[:, :3] for name, tensor in memory().tensors().items()}
+    with pytest.raises(ShapeError, match="equally many tokens; got 5, 3"):
+        SegmentMemory.joined([memory(), SegmentMemory.from_tensors(shorter)])
+    for rows in (1, [0, 2], torch.tensor([True, False, True])):
+        with pytest.raises(UsageError, match=r"must be a slice, .* Give slice\(i, i \+ 1\)"):
+            memory().rows(rows)

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import depthscope as ds
 from depthscope._registry import TABLES
-from depthscope.errors import ShapeError, UnknownNameError, UsageError
+from depthscope.errors import AttentionNotSeenError, ShapeError, UnknownNameError, UsageError
 from depthscope.models import SegmentMemory
 from depthscope.models.design import shelves
 
@@ -100,6 +101,36 @@ def test_dropout_is_for_training() -> None:
     assert torch.equal(dropping.eval()(WORDS)[0], plain(WORDS)[0])
 
 
+@pytest.mark.parametrize("name", ["transformer_xl", "decoder"])
+@pytest.mark.parametrize("wiring", ["post_norm", "pre_norm"])
+def test_dropout_is_in_all_its_places(name: str, wiring: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the embedding, after both branches of every block, and before the softmax."""
+    own = {"transformer_xl": {"memory": 5}, "decoder": {"tokens": 30}}[name]
+    sizes = {key: SIZES[key] for key in ("vocabulary", "depth", "d", "h", "q")}
+    built, calls, drop = getattr(ds.models, name)(**sizes, **own, dropout=0.4, wiring=wiring), [], F.dropout
+    monkeypatch.setattr(
+        F, "dropout", lambda X, p=0.5, training=True: calls.append((p, training)) or drop(X, p, training)
+    )
+    for training in (True, False):
+        calls.clear()
+        built.train(training)(WORDS)
+        assert calls == [(0.4, training)] * (2 + 2 * SIZES["depth"])
+
+
+@pytest.mark.parametrize("div_value", [1, 2])
+def test_autocast_with_clusters(div_value: int) -> None:
+    built = model(cutoffs=(10, 30), div_value=div_value).float()
+    exact, _ = built(WORDS[:, :-1], targets=WORDS[:, 1:])
+    with torch.autocast("cpu", torch.bfloat16):
+        _, memory = built(WORDS)
+        built(WORDS, memory)
+        rough, _ = built(WORDS[:, :-1], targets=WORDS[:, 1:])
+    assert rough.dtype == torch.float32
+    rough.mean().backward()
+    torch.testing.assert_close(rough, exact, rtol=0.1, atol=0.3)
+    assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in built.parameters())
+
+
 def test_every_parameter_gets_a_gradient_from_frequent_words_alone() -> None:
     """As training on many processes needs it; u and v, and the memory of keys, too."""
     built, words = model(cutoffs=(20, 30), div_value=2), WORDS % 20
@@ -137,6 +168,8 @@ def test_a_scan_sees_blocks_and_attention(wiring: str) -> None:
     assert "causal" in str(scan) and "not causal" not in str(scan)
     _, memory = built(WORDS[:, :9])
     assert len(ds.scan(built, (WORDS[:, 9:], memory), attention=False)["t_sim"]) == 4
+    with pytest.raises(AttentionNotSeenError, match="a segment memory: scan without memory, or pass attention=False"):
+        ds.scan(built, (WORDS[:, 9:], memory))
 
 
 def test_a_scan_measures_the_attention_that_is_computed() -> None:
@@ -203,6 +236,11 @@ def test_wrong_memory() -> None:
     built.memory = 20
     with pytest.raises(ShapeError, match="must not be longer than the model's, 20 tokens; got 21"):
         built(WORDS, memory)
+    built.memory = 40
+    with pytest.raises(UsageError, match=r"must be torch.float32 on cpu as the model is; got torch.float64 on"):
+        model().float()(WORDS, memory)
+    with pytest.raises(UsageError, match=r"must be torch.float64 on cpu as the model is; got torch.float64 on meta"):
+        built(WORDS, SegmentMemory([read.to("meta") for read in memory.read]))
     with pytest.raises(UsageError, match="a SegmentMemory; got list"):
         built(WORDS, memory.read)
     with pytest.raises(UsageError, match="whole number of tokens, 0 or more; got -1"):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 import depthscope as ds
@@ -144,6 +145,127 @@ def test_inside_a_block_checkpointing_is_refused() -> None:
             built(WORDS)
 
 
+class Passes(nn.Module):
+    """As a compiled or a distributed model: arguments have no names, and `memory` is something else or missing."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *args, **kwargs):
+        return self.inner(*args, **kwargs)
+
+
+class Named(Passes):
+    def forward(self, tokens: Tensor, memory: SegmentMemory | None = None):
+        return self.inner(tokens, memory)
+
+
+class Remembers(Named):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__(inner)
+        self.memory = 3
+
+
+class HandsOnRows(Passes):
+    """The model is given another memory, made of rows of the first."""
+
+    def forward(self, tokens: Tensor, memory: SegmentMemory | None = None):
+        return self.inner(tokens, memory and memory.rows(slice(0, 2)))
+
+
+@pytest.mark.parametrize("wrapper", [Passes, Named, Remembers, HandsOnRows])
+@pytest.mark.parametrize("remedy", [SAFE[0], SAFE[4]], ids=repr)
+@torch.no_grad()
+def test_a_wrapper_changes_nothing(wrapper: type[Passes], remedy: nn.Module) -> None:
+    built = model(6)
+    with ds.fix_(built, remedy):
+        expected = by_segments(built, WORDS, [5, 6, 15])
+    outer = wrapper(built)
+    with ds.fix_(outer, remedy):
+        assert torch.equal(by_segments(outer, WORDS, [5, 6, 15]), expected)
+
+
+@torch.no_grad()
+def test_means_are_cut_to_the_memory_that_came_back() -> None:
+    """The wrapper hands on a part of what the model remembers; the means must not count more."""
+
+    class Forgets(Passes):
+        def forward(self, tokens: Tensor, memory: SegmentMemory | None = None):
+            out, left = self.inner(tokens, memory)
+            return out, SegmentMemory([read[:, -2:] for read in left.read])
+
+    longer, shorter = Forgets(model(6)), model(2)
+    outputs = []
+    for built in (longer, shorter):
+        with ds.fix_(built, R.DeEscalate(0.7)):
+            outputs.append(by_segments(built, WORDS, [5, 6, 15]))
+    assert torch.equal(*outputs)
+
+
+@torch.no_grad()
+def test_means_that_do_not_fit_the_memory_are_refused() -> None:
+    class Repeats(Passes):
+        def __init__(self, inner: nn.Module, change) -> None:
+            super().__init__(inner)
+            self.change = change
+
+        def forward(self, tokens: Tensor):
+            out, left = self.inner(tokens)
+            return out, SegmentMemory([self.change(read) for read in left.read])
+
+    for change, sizes in ((lambda x: x.repeat(1, 2, 1), "2 x 12"), (lambda x: x[:1], "1 x 6")):
+        with ds.fix_(Repeats(model(6), change), R.DeEscalate()) as fix:
+            with pytest.raises(UsageError, match=f"over the {sizes} tokens of the segment .* remedy saw 2 x 6"):
+                fix.model(WORDS)
+
+
+def test_a_form_without_running_means_leaves_none_to_go_on_from() -> None:
+    built = model()
+    with ds.fix_(built, R.DeEscalate(0.7), causal="leak"):
+        _, leaked = built(WORDS)
+    for memory in (leaked, SegmentMemory.from_tensors(leaked.tensors())):
+        with ds.fix_(built, R.DeEscalate(0.7)), pytest.raises(UsageError, match="filled by a form without running m"):
+            built(WORDS, memory)
+    with ds.fix_(built, R.PairNorm(form="pn_si", mean="sink")):
+        _, one = built(WORDS)
+    with ds.fix_(built, R.PairNorm(mean="sink")), pytest.raises(UsageError, match="or with fewer of them"):
+        built(WORDS, one)
+
+
+@torch.no_grad()
+def test_a_fix_that_filled_the_memory_must_be_in_place() -> None:
+    built = model()
+    with ds.fix_(built, R.DeEscalate(0.3)):
+        with ds.fix_(built, R.PairNorm(mean="sink")):
+            _, memory = built(WORDS)
+            built(WORDS, memory)
+        for _ in range(2):
+            with pytest.raises(UsageError, match="it was filled with PairNorm@block_out, which is not in place now"):
+                built(WORDS, memory)
+    with pytest.raises(UsageError, match="filled with DeEscalate@block_out, PairNorm@block_out"):
+        built(WORDS, memory)
+    with ds.fix_(built, R.SigmaReparam()):
+        _, memory = built(WORDS)
+        built(WORDS, memory)
+
+
+def test_a_group_has_no_segment_memory() -> None:
+    built = model()
+    with ds.fix_(built, R.DeEscalate(), causal="leak"):
+        _, memory = built(WORDS)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with ds.fix_(built, R.DeEscalate(), causal="leak", group=dist.group.WORLD):
+            for given in (None, memory):
+                with pytest.raises(UsageError, match=r"some are in a segment memory\. Set model.memory = 0"):
+                    built(WORDS, given)
+            built.memory = 0
+            built(WORDS)
+    finally:
+        dist.destroy_process_group()
+
+
 def test_what_cannot_go_on_says_so() -> None:
     built = model()
     _, memory = built(WORDS)
@@ -162,3 +284,7 @@ def test_what_cannot_go_on_says_so() -> None:
         pytest.raises(UsageError, match="on the language model"),
     ):
         built(WORDS)
+    stack = Passes(built.transformer)
+    recalls = built._recalls(WORDS, None)
+    with ds.fix_(stack, R.DeEscalate(), causal="yes"), pytest.raises(UsageError, match="on the language model"):
+        stack(built.vocabulary(WORDS), recalls)

@@ -9,6 +9,8 @@ from depthscope.metrics._pattern import Pattern, pattern_of
 
 def sink_of(pattern: Pattern) -> tuple[Tensor, Tensor]:
     """sink_mass and sink_chance for each head of a part, (size,) each, from what every token receives, 1^T P."""
+    if pattern.m > pattern.n and _sees_the_past(pattern):
+        return _after_memory(pattern)
     count = pattern.count().double().squeeze(-1)
     query = torch.zeros(pattern.size, dtype=torch.long, device=pattern.device)
     if pattern.mask is not None:
@@ -21,6 +23,21 @@ def sink_of(pattern: Pattern) -> tuple[Tensor, Tensor]:
         harmonic = (1 / torch.arange(1, pattern.n + 1, dtype=torch.float64, device=pattern.device)).cumsum(0)
         return mass, (harmonic[count.long() - 1] - 1) / (count - 1)
     return mass, 1 / (count if square else torch.full_like(count, pattern.m))
+
+
+def _sees_the_past(pattern: Pattern) -> bool:
+    """Whether P (n, m) is the last n rows of a causal matrix: query t sees no key after M + t, M = m - n."""
+    M = pattern.m - pattern.n
+    return not any(bool(P.triu(cut.start + M + 1).any()) for cut, P in pattern.blocks())
+
+
+def _after_memory(pattern: Pattern) -> tuple[Tensor, Tensor]:
+    """The same where the first key lies in a memory before the queries, which are all later than it."""
+    keep = torch.ones(pattern.size, pattern.n, dtype=torch.bool, device=pattern.device)
+    keep = keep if pattern.mask is None else pattern.mask
+    t, count = keep.cumsum(-1), keep.sum(-1)
+    chance = torch.where(keep, 1 / (pattern.m - pattern.n + t).double(), 0.0).sum(-1) / count
+    return pattern.received[:, 0] / count, chance
 
 
 def _corner(pattern: Pattern, query: Tensor, key: Tensor) -> Tensor:
@@ -50,7 +67,9 @@ def attention_sink(P: Tensor, *, mask: Tensor | None = None) -> tuple[Tensor, Te
     sink_mass = (1 / (n-1)) sum_{t>=2} P_t1,    sink_chance = (1 / (n-1)) sum_{t>=2} 1/t
 
     P (..., h, n, m) -> two tensors (..., h), in [0, 1]; sink_chance is 1/m where P is not causal. The first token is
-    the first that is no padding. A head is a sink when its mass is far above chance: above 0.3 in Gu et al. 2024.
+    the first that is no padding. Where P is causal with M = m - n keys of earlier tokens in front, the first is among
+    these and the means are over all queries, sink_chance = (1 / n) sum_t 1/(M + t).
+    A head is a sink when its mass is far above chance: above 0.3 in Gu et al. 2024.
     """
     pattern, batch = pattern_of(P, mask=mask, where="attention_sink")
     pairs = [sink_of(part) for part in pattern.parts()]

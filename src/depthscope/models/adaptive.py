@@ -76,16 +76,16 @@ class TiedVocabulary(nn.Module):
         for i, (start, end) in enumerate(pairwise((0, *self.ends))):
             here = ((words >= start) & (words < end)).nonzero(as_tuple=True)
             own, A = F.embedding(words[here] - start, self.tables[i]), self._projection(i)
-            X = X.index_put(here, own if A is None else own @ A)
+            X = X.index_put(here, own if A is None else (own @ A).to(X.dtype))  # autocast: narrower
         return X * self.d**0.5
 
     def _logits(self, Y: Tensor, i: int) -> Tensor:
-        """Logits of the words of cluster i; in front of all, the head's words and the clusters."""
+        """Logits of the words of cluster i, in float32 or wider; in front of all, the head's words and the clusters."""
         A, E, b = self._projection(i), self.tables[i], self.biases[i]
         logits = F.linear(Y if A is None else F.linear(Y, A), E, b[: len(E)])
-        return (
-            logits if i or self.clusters is None else torch.cat([logits, F.linear(Y, self.clusters, b[len(E) :])], -1)
-        )
+        if not i and self.clusters is not None:
+            logits = torch.cat([logits, F.linear(Y, self.clusters, b[len(E) :])], -1)
+        return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
     def log_probabilities(self, Y: Tensor) -> Tensor:
         """log p(w | y) for every word: Y (..., d) -> (..., vocabulary)."""

@@ -17,10 +17,14 @@ Means = list[list[Tensor]]  # of one remedy: for each call in a pass, for each o
 
 @dataclass(eq=False)
 class SegmentMemory:
-    """read: one (B, M, d) for each block. means: by the name of a fix, the summands of its means of the same tokens."""
+    """read: one (B, M, d) for each block. means: by the name of a fix, the summands of its means of the same tokens.
+
+    taken: the names of the fixes that go on from here, for the time of a pass; all that have means here must.
+    """
 
     read: list[Tensor]
     means: dict[str, Means] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
 
     @property
     def length(self) -> int:
@@ -34,11 +38,24 @@ class SegmentMemory:
 
     def rows(self, rows: slice) -> "SegmentMemory":
         """Some sequences of the batch."""
-        return SegmentMemory.from_tensors({name: tensor[rows] for name, tensor in self.tensors().items()})
+        if not isinstance(rows, slice):
+            raise UsageError(
+                f"SegmentMemory.rows: rows must be a slice, which keeps the batch axis; got {rows!r}. "
+                "Give slice(i, i + 1) for sequence i."
+            )
+        part = SegmentMemory.from_tensors({name: tensor[rows] for name, tensor in self.tensors().items()})
+        part.taken = self.taken  # not a copy: where a model is given a part, the fixes around it have said this here
+        return part
 
     @classmethod
     def joined(cls, parts: Iterable["SegmentMemory"]) -> "SegmentMemory":
         """The sequences of all parts, in order."""
+        parts = list(parts)
+        if len({part.length for part in parts}) > 1:
+            raise ShapeError(
+                "SegmentMemory.joined: parts must hold equally many tokens; got "
+                f"{', '.join(str(part.length) for part in parts)}. Join what was filled by segments of one length."
+            )
         tensors = [part.tensors() for part in parts]
         if not tensors or any(set(other) != set(tensors[0]) for other in tensors):
             raise UsageError(
@@ -79,8 +96,11 @@ class SegmentMemory:
                 calls[int(parts[1])].append(tensors[name])
         return cls([tensors[f"read.{block}"] for block in range(blocks)], means)
 
-    def fit(self, where: str, batch: int, depth: int, d: int, longest: int) -> None:
-        """Raise unless this is a memory of `batch` sequences for a model of `depth` blocks of width d."""
+    def fit(self, where: str, batch: int, depth: int, d: int, longest: int, like: Tensor) -> None:
+        """Raise unless this is a memory of `batch` sequences for a model of `depth` blocks of width d as it is now.
+
+        like: a parameter of the model, for its dtype and device.
+        """
         got, wanted = (self.batch, len(self.read), self.read[0].shape[-1]), (batch, depth, d)
         for what, have, want in zip(("sequences", "blocks", "channels"), got, wanted, strict=True):
             if have != want:
@@ -92,6 +112,18 @@ class SegmentMemory:
             raise ShapeError(
                 f"{where}: memory must not be longer than the model's, {longest} tokens; got {self.length}. "
                 "Set model.memory before the pass that fills it."
+            )
+        mixed = torch.is_autocast_enabled(like.device.type)  # where every operation chooses a dtype for itself
+        own = self.read[0]
+        if own.device != like.device or (own.dtype != like.dtype and not mixed):
+            raise UsageError(
+                f"{where}: memory must be {like.dtype} on {like.device} as the model is; got {own.dtype} on "
+                f"{own.device}. Move the model before the pass that fills it, or give None to start anew."
+            )
+        if lacking := sorted(set(self.means) - self.taken):
+            raise UsageError(
+                f"{where}: memory must be of the model as it is; it was filled with {', '.join(lacking)}, which is not "
+                "in place now. Call fix_ as before, or give None to start anew."
             )
 
 
@@ -113,6 +145,9 @@ class Recall:
     before: Tensor | None = None
     keep: int = 0
     after: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        self.before = None if self.before is None else self.before.detach()  # whoever made the memory
 
     def leave(self, X: Tensor) -> None:
         """Note that attention reads X (B, n, d) now."""

@@ -82,11 +82,12 @@ class TransformerXL(nn.Module):
                 f"transformer_xl: memory must be what the last call returned, a SegmentMemory; got "
                 f"{type(memory).__name__}. Give None at the start of a text."
             )
+        like = self.vocabulary.tables[0]
         if memory is not None:
-            memory.fit("transformer_xl", len(tokens), design.depth, design.d, self.memory)
+            memory.fit("transformer_xl", len(tokens), design.depth, design.d, self.memory, like)
         before = [None] * design.depth if memory is None else memory.read
         T = tokens.shape[1] + (0 if memory is None else memory.length)
-        R = sinusoids(T, design.d, like=self.vocabulary.tables[0])
+        R = sinusoids(T, design.d, like)
         return [Recall(R, read, self.memory) for read in before]
 
 

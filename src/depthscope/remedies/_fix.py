@@ -11,7 +11,7 @@ from depthscope._registry import lookup, unknown
 from depthscope.errors import CausalLeakError, HookError, UnknownNameError, UsageError
 from depthscope.remedies._attention import AttentionRemedy
 from depthscope.remedies._copies import Copies
-from depthscope.remedies._memory import Memory, name_in, tokens_in, window_of, without_segments
+from depthscope.remedies._memory import Memory, most_remembered, name_in, tokens_in, without_segments
 from depthscope.remedies._pass import Pass, slow_path
 from depthscope.remedies._remedy import Remedy
 from depthscope.remedies._sites import Site, site_of
@@ -38,12 +38,11 @@ class Fix:
         self.copies = Copies(model, remedy, at, [m.path for m in held] or blocks, apart=bool(held))
         for matrix in held:
             self.copies[matrix.path].start_(matrix.parameter)
-        self.fired = 0
-        self.looking = False
+        self.fired, self.looking = 0, False
         self.on_change: Callable[[Tensor, Tensor], None] | None = None  # told of tokens before and after, by a scan
         self._looked: Looked | None = None
         self._site: Site | None = None
-        self._memory = Memory(name_in(model, type(remedy).__name__, at), len(blocks))
+        self._memory = Memory(name_in(model, type(remedy).__name__, at), len(blocks), group is not None)
         self._pass: Pass | None = None  # the one that is running
         self._padded = False  # whether the last one had padding
         self._handles: list[Any] = [
@@ -157,16 +156,17 @@ class Fix:
                 "Take the hooks off by copying the plain model, and call fix_ on the copy with handle.describe()."
             )
         self._refuse_second_pass()
-        arguments = named_arguments(self.model, args, kwargs)[0]
+        given, arguments = (*args, *kwargs.values()), named_arguments(self.model, args, kwargs)[0]
         remembers = not self.is_off and not isinstance(self.remedy, WeightRemedy)
-        past = self._memory.recall(arguments, self.remedy) if remembers else []
+        past = self._memory.recall(given, arguments, self.remedy) if remembers else None
         self.prepare(args, kwargs)
         mask = padding_in(self.model, args, kwargs, self.blocks)
         if self.group is None and mask is not None and bool(mask.all()):
             mask = None
         self._padded = mask is not None
-        self._pass = Pass(mask, past, tokens_in(arguments), window_of(self.model), arguments)
+        self._pass = Pass(mask, past, tokens_in(arguments), most_remembered(self.model), arguments)
         if not self.is_off:
+            self._pass.paths.enter_context(self._memory.taken(given))
             self._pass.paths.enter_context(slow_path())
             self._site.begin()  # type: ignore[union-attr]
 
@@ -189,13 +189,13 @@ class Fix:
         self._memory.keep(done.arguments, output, done.sums)
         idle = sorted(done.entered - done.fired)
         if idle or not done.entered:
-            met = ", ".join(self._site.sites_met())  # type: ignore[union-attr]
+            met = self._site.sites_met() if self._site else []
             raise HookError(
                 f"fix_: {self.remedy} must act in every block; in {', '.join(idle[:3]) or 'no block'} of "
-                f"{type(self.model).__name__} {self.at!r} was not met. They have {met}."
+                f"{type(self.model).__name__} {self.at!r} was not met. They have {', '.join(met)}."
             )
 
-    def _close(self) -> "Pass":
+    def _close(self) -> Pass:
         """End the pass: everything as before it."""
         done, self._pass = self._pass or Pass(), None
         if self._site is not None:
@@ -226,8 +226,7 @@ class Fix:
         now = self._pass or Pass()
         time_first = self._looked is not None and self._looked.axis == 0
         X = tokens.transpose(0, 1) if time_first else tokens
-        mask = now.mask_of(X)
-        remedy = self.copies[block]
+        mask, remedy = now.mask_of(X), self.copies[block]
         with no_modes():
             if isinstance(remedy, Remedy):
                 stretch = now.stretch(mask, self.group)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from depthscope.errors import UsageError
 from depthscope.remedies._group import earlier_in_group, sum_over_group
 
 MEANS = ("full", "prefix", "sink", "past")
@@ -34,22 +35,29 @@ class Running:
 class Stretch:
     """The part of a sequence that is at hand: which of its tokens count, what came before, who holds the rest.
 
-    past: what the tokens before these left, one Running for each causal mean, in the order the means are taken; empty
+    past: what the tokens before these left, one Running for each causal mean, in the order the means are taken; None
     at the start of a sequence. now: the same after these tokens. group: the processes that hold the sequence, in order.
-    window: how many tokens the next stretch will see, where attention forgets those before; None: all of them.
+    window: the most tokens that the next stretch may see one by one, where attention forgets those before.
     """
 
     mask: Tensor | None = None  # (..., n), True where a token counts
-    past: Sequence[Running] = ()
+    past: Sequence[Running] | None = None
     group: Any = None
-    window: int | None = None
+    window: int = 0
     now: list[Running] = field(default_factory=list)
 
     def before(self, own: Running) -> Running | None:
         """Sum and count of the tokens before this stretch, whose own sum and count are given; None at the start."""
         if self.group is not None:
             return Running(earlier_in_group(own.total, self.group), earlier_in_group(own.count, self.group))
-        return self.past[len(self.now)] if self.past else None
+        if self.past is None:
+            return None
+        if len(self.now) >= len(self.past):
+            raise UsageError(
+                "fix_: a running mean must count the tokens in the segment memory, which was filled by a form without "
+                "running means, or with fewer of them. Start anew with memory=None."
+            )
+        return self.past[len(self.now)]
 
     def note(self, X: Tensor, earlier: Running | None, total: Tensor, count: Tensor) -> None:
         """Keep what the next stretch needs of the tokens X and of those before; total and count are over both."""

@@ -5,11 +5,12 @@ A segment memory (models.SegmentMemory) holds a window: the summands of its toke
 """
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import chain, count
 from typing import Any, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
 from depthscope.errors import UsageError
 from depthscope.remedies._mean import Running
@@ -25,25 +26,31 @@ class _Kept(NamedTuple):
 
 
 class Memory:
-    """The sums of every sequence that is being generated; name is what a fix calls its means in a segment memory."""
+    """The sums of every sequence that is being generated; name is what a fix calls its means in a segment memory.
 
-    def __init__(self, name: str, blocks: int) -> None:
-        self.name, self.blocks = name, blocks
+    shared: whether the sequences are shared by a group of processes.
+    """
+
+    def __init__(self, name: str, blocks: int, shared: bool) -> None:
+        self.name, self.blocks, self.shared = name, blocks, shared
         self._kept: weakref.WeakKeyDictionary[Any, _Kept] = weakref.WeakKeyDictionary()
 
-    def recall(self, arguments: Mapping[str, Any], remedy: Any) -> Sums:
-        """The sums of the tokens in the cache or memory among the arguments of a pass; [] when there are none."""
-        if any(recall.keep for recall in arguments.get("recalls") or ()):
+    def recall(self, given: tuple, arguments: Mapping[str, Any], remedy: Any) -> Sums | None:
+        """The sums of the tokens in the cache or memory among the arguments of a pass; None when there are none.
+
+        given: all arguments; a wrapper's *args have no names. arguments: those that have one.
+        """
+        if any(getattr(recall, "keep", 0) for value in given if isinstance(value, list) for recall in value):
             raise UsageError(
                 f"fix_: {remedy} must count the tokens in the segment memory, which the language model holds and not "
                 "its stack of blocks. Call fix_ on the language model."
             )
-        segments = next(filter(is_segment_memory, arguments.values()), None)
+        segments = segments_in(given)
         if segments is not None:
             return self._of_segments(segments, remedy)
         cache = cache_in(arguments)
         if cache is None or (_is_cache(cache) and not tokens_in(arguments)):
-            return []
+            return None
         kept = self._kept.get(cache) if _is_cache(cache) else None
         if kept is None or not any(kept.sums):
             raise UsageError(
@@ -58,6 +65,7 @@ class Memory:
         return kept.sums
 
     def _of_segments(self, memory: Any, remedy: Any) -> Sums:
+        self._refuse_sharing()
         if getattr(remedy, "whole", True) or remedy.at == "attn":
             raise UsageError(
                 f"fix_: {remedy} must see the whole sequence; a part of it is in the segment memory. "
@@ -69,13 +77,32 @@ class Memory:
                 f"fix_: {remedy} must count the tokens in the segment memory, which was filled "
                 f"{'without it' if calls is None else 'with it in other blocks'}. Start anew with memory=None."
             )
-        return [[Running.over(tokens) for tokens in call] for call in calls]
+        return [[Running.over(tokens) for tokens in call] for call in calls or [[]] * self.blocks]
+
+    def _refuse_sharing(self) -> None:
+        if self.shared:
+            raise UsageError(
+                "fix_: the sequences that a group shares must be in the group with all their tokens; some are in a "
+                "segment memory. Set model.memory = 0, or leave group= out."
+            )
+
+    @contextmanager
+    def taken(self, given: tuple) -> Iterator[None]:
+        """For the time of a pass, tell the segment memory among its arguments that this fix is there."""
+        memory = segments_in(given)
+        names = set() if memory is None else memory.taken
+        names.add(self.name)
+        try:
+            yield
+        finally:
+            names.discard(self.name)
 
     def keep(self, arguments: Mapping[str, Any], output: Any, sums: Sums) -> None:
         """Remember the sums after a pass whose tokens went into a cache or memory, given or made by the model."""
         parts = output if isinstance(output, tuple) else (getattr(output, "past_key_values", None),)
         for memory in filter(is_segment_memory, parts):
-            memory.means[self.name] = [[mean.tokens for mean in call] for call in sums]
+            self._refuse_sharing()
+            memory.means[self.name] = [[_summands(mean, memory) for mean in call] for call in sums]
         cache = next((c for c in (arguments.get("past_key_values"), *parts) if _is_cache(c)), None)
         keys = None if cache is None else _keys(cache)
         if keys is not None:
@@ -99,10 +126,31 @@ def name_in(model: nn.Module, remedy: str, at: str) -> str:
     return next(n for n in chain([name], (f"{name}#{i}" for i in count(2))) if n not in taken)
 
 
-def window_of(model: Any) -> int | None:
-    """How many tokens a model with segment memory remembers; None for other models."""
-    memory = getattr(model, "memory", None)
-    return memory if isinstance(memory, int) else None
+def most_remembered(model: nn.Module) -> int:
+    """The most tokens that any part of a model may keep in a segment memory: the largest number called `memory`.
+
+    A bound. The model may be wrapped, and a wrapper may call something else so; `keep` cuts to what came back.
+    """
+    owners = (m for m in model.modules() if "memory" in vars(m) or hasattr(type(m), "memory"))
+    return max((m.memory for m in owners if isinstance(m.memory, int)), default=0)
+
+
+def _summands(mean: Running, memory: Any) -> Tensor:
+    """The summands (B, M, w) of a mean for the tokens that the memory holds."""
+    if mean.tokens is None or len(mean.tokens) != memory.batch or mean.tokens.shape[-2] < memory.length:
+        got = "none" if mean.tokens is None else f"{len(mean.tokens)} x {mean.tokens.shape[-2]}"
+        raise UsageError(
+            f"fix_: means must be over the {memory.batch} x {memory.length} tokens of the segment memory that "
+            f"the model returned; the remedy saw {got}. Keep the most tokens to remember as a number `memory` of the "
+            "module that makes it, or set it to 0."
+        )
+    tokens = mean.tokens[:, mean.tokens.shape[-2] - memory.length :]
+    return tokens if tokens.shape == mean.tokens.shape else tokens.clone()
+
+
+def segments_in(given: tuple) -> Any:
+    """The segment memory among the arguments of a pass, or None."""
+    return next(filter(is_segment_memory, given), None)
 
 
 def is_segment_memory(value: Any) -> bool:

@@ -19,9 +19,9 @@ class Pass:
     """One forward pass: its mask (B, n), the sums of the tokens before it, and which blocks ran and were remedied."""
 
     mask: Tensor | None = None
-    past: Sums = field(default_factory=list)
+    past: Sums | None = None  # None at the start of a sequence
     cached: int = 0  # tokens in the key-value cache
-    window: int | None = None  # how many tokens the segment memory will hold
+    window: int = 0  # the most tokens that a segment memory may hold
     arguments: dict[str, Any] = field(default_factory=dict)
     sums: Sums = field(default_factory=list)
     entered: set[str] = field(default_factory=set)
@@ -43,7 +43,7 @@ class Pass:
 
     def stretch(self, mask: Tensor | None, group: Any) -> Stretch:
         """The tokens at hand in the next call of the remedy, whose mask this is."""
-        return Stretch(mask, self.past[len(self.sums)] if self.past else (), group, self.window)
+        return Stretch(mask, None if self.past is None else self.past[len(self.sums)], group, self.window)
 
 
 class _SlowPath:

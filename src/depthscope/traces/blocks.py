@@ -239,11 +239,12 @@ def _none_found(log: Log, model: nn.Module) -> str:
 
 
 def _no_attention(log: Log, pattern: str, blocks: list[Block]) -> str:
-    other = (
-        f" ({log.other_attention} calls between sequences or inside windows were seen)" if log.other_attention else ""
-    )
+    other, hint = "", ""
+    if log.other_attention:
+        other = f" ({log.other_attention} calls between sequences, inside windows or over a memory were seen)"
+        hint = " A model that was given a segment memory: scan without memory, or pass attention=False."
     return (
         f"scan: self-attention must pass through scaled_dot_product_attention or a softmax of shape (n, n) to be seen; "
         f"none was in {pattern} ({len(blocks)} blocks){other}. Pass attention=False to measure the states alone, or "
-        'load the model with attn_implementation="eager".'
+        'load the model with attn_implementation="eager".' + hint
     )
