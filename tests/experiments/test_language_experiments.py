@@ -158,10 +158,11 @@ FIG7 = {  # of the notes before: post, pre, whole segment, sink, prefix, past
     ("name", "place", "value", "says"),
     [
         ("gap", 3, 0.01, "all but one"),
-        ("gap", 0, math.nan, "all but one"),
+        ("gap", 1, math.nan, "all but one"),
+        ("train_loss", 0, 2.0, "post-norm minus whole segment"),
         ("gap", 2, 0.05, "whole segment: they are apart"),
         ("test_loss", 0, 2.5, "post-norm minus the worst causal form"),
-        ("test_loss", 5, 2.5, "causal forms and pre-norm"),
+        ("test_loss", 5, 2.5, "causal forms and pre-norm apart"),
         ("train_loss", 2, 2.45, "it seems better"),
         ("honest", 2, 2.4, "it is worse"),
     ],
@@ -171,6 +172,11 @@ def test_figure_7_fails_where_the_effect_is_absent(name: str, place: int, value:
     assert failed(fig7, FIG7, cfg) == []
     changed = [row if i != place else [value] for i, row in enumerate(FIG7[name])]
     assert [says in one for one in failed(fig7, FIG7 | {name: changed}, cfg)] == [True]
+
+
+def test_a_post_norm_that_ends_in_nan_has_failed_and_does_not_leak() -> None:
+    lost = {name: [[math.nan], *FIG7[name][1:]] for name in ("train_loss", "test_loss", "honest", "gap")}
+    assert failed(fig7, FIG7 | lost, fig7.Config(trials=1)) == []
 
 
 def test_a_few_steps_are_only_asked_who_leaks() -> None:
@@ -191,9 +197,9 @@ FOUND = {  # post, pre, middle, prefix, past, block_out, sa_sum, tau 0.5, tau 0.
     ("name", "place", "value", "says"),
     [
         ("gap", 1, 0.01, ["no arm sees the future"]),
-        ("test_loss", 7, 2.9, ["the worst", "the taus are near"]),
+        ("test_loss", 7, 2.9, ["the worst", "the taus are near", "better than post-norm"]),
         ("test_loss", 4, 2.5, ["the forms are alike"]),
-        ("test_loss", 5, 2.6, ["the sites are near"]),
+        ("test_loss", 5, 2.61, ["the sites are near", "better than post-norm"]),
         ("depth_loss", 2, [[2.46], [2.38], [2.45]], ["48 blocks: post-norm", "falls further behind"]),
         ("depth_loss", 1, [[2.4], [2.35], [2.40]], ["24 blocks: post-norm"]),
         ("depth_loss", 2, [[2.9], [2.38], [2.6]], ["sink minus pre-norm"]),

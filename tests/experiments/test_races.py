@@ -154,3 +154,15 @@ def test_half_trained_is_not_trained_at_full_size() -> None:
         "tau 1 on the residual stream: largest training loss over ln 10"
     ]
     assert failed(placement, {"train_loss": losses}, replace(full, epochs=1)) == []
+
+
+def test_a_race_searches_no_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text tasks search by default; the arms of a race have the rates that it gives them."""
+    asked: dict[str, Any] = {}
+
+    def compare(*_: Any, **settings: Any) -> Any:
+        asked.update(settings)
+        return SimpleNamespace(lanes=[])
+
+    monkeypatch.setattr("depthscope.experiments._races.compare", compare)
+    assert run_race(Race(("post_norm",), (0,), {}, {}, task="pydoc")) == [] and asked["search"] == 0

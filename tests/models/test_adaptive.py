@@ -139,3 +139,14 @@ def test_small_vocabularies_are_plain() -> None:
 def test_wrong_settings(settings: dict, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         TiedVocabulary(**{"vocabulary": V, "d": D} | settings)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("cutoffs", [CUTS, ()])
+def test_biases_can_start_at_the_frequencies(cutoffs: tuple[int, ...]) -> None:
+    """A token of zeros says nothing, so every word has the share of its count."""
+    words, counts = TiedVocabulary(V, D, cutoffs=cutoffs).double(), torch.randint(1, 50, (V,))
+    words.start_at_(counts)
+    torch.testing.assert_close(
+        words.log_probabilities(torch.zeros(1, D).double())[0].exp(), counts / counts.sum().double()
+    )

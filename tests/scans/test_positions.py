@@ -143,3 +143,10 @@ def test_names_that_nobody_has_are_answered() -> None:
     scan = ds.scan(ds.models.classic(depth=2, d=16, h=2).eval(), torch.randn(2, 10, 16), metrics=["t_sim[0:4]"])
     with pytest.raises(UnknownNameError, match=r"t_sim\[0:5\].*Did you mean t_sim\[0:4\]"):
         scan["t_sim[0:5]"]
+
+
+@pytest.mark.parametrize("name", ["first_token_similarity[4:16]", "first_token_similarity[2/4]"])
+def test_the_first_token_is_that_of_the_sequence(name: str) -> None:
+    with pytest.raises(UsageError, match="the first token of a sequence, which its positions must hold"):
+        metric_called(name)
+    assert metric_called("first_token_similarity[:16]").name and metric_called("first_token_similarity[1/4]").name

@@ -225,3 +225,13 @@ def test_memory_is_dropped_where_the_text_begins_anew() -> None:
             assert (loss == pytest.approx(alone, abs=1e-6)) == (step % begins == 0), step
             stepper.update(step)
     assert begins == 13
+
+
+def test_biases_start_where_it_is_said() -> None:
+    build = Build(depth=1, d=8, h=2, q=8)
+    plain, told = (build.model(task("pydoc", bias=bias), 0)[0] for bias in ("zero", "frequencies"))
+    assert not plain.vocabulary.biases[0].any() and torch.equal(plain.vocabulary.tables[0], told.vocabulary.tables[0])
+    counts = task("pydoc").corpus.train.bincount(minlength=103) + 1.0
+    torch.testing.assert_close(told.vocabulary.biases[0].detach(), (counts / counts.sum()).log())
+    with pytest.raises(LookupError, match="frequencies"):
+        task("pydoc", bias="frequency")

@@ -68,6 +68,7 @@ def _in_processes(race: Race, done: int, total: int) -> list[Lane]:
         race.task,
         race.arms,
         seeds=race.seeds,
+        search=0,  # all arms at their own rates, or the same
         caveat=False,
         folder=race.folder or None,
         watch=lambda moment: tell(done + moment.ended, total),

@@ -6,7 +6,7 @@ from torch import Tensor
 from depthscope.metrics._chunks import Chunk, chunks
 
 
-def prefix_diversity(X: Tensor, mask: Tensor | None = None) -> Tensor:
+def prefix_diversity(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """t_div of the tokens 1 .. t, for every t, in O(n d).
 
     prefix_diversity(X)_t = C_t / (C_t + t |m_t|^2),    m_t = (1/t) sum_{s<=t} x_s

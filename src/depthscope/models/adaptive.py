@@ -64,6 +64,15 @@ class TiedVocabulary(nn.Module):
         for b in self.biases:
             b.zero_()
 
+    @torch.no_grad()
+    def start_at_(self, counts: Tensor) -> None:
+        """Let the biases say how frequent words are, from counts (vocabulary,) of 1 or more: with logits of zero,
+        p(w) = counts_w / sum. Tokens then need not learn it, and need not be alike for it."""
+        own = counts.double().split([len(table) for table in self.tables])
+        clusters = torch.stack([part.sum() for part in own[1:]]) if own[1:] else counts.new_zeros(0).double()
+        for b, part in zip(self.biases, (torch.cat([own[0], clusters]), *own[1:]), strict=True):
+            b.copy_((part / part.sum()).log())
+
     def _projection(self, i: int) -> Tensor | None:
         first = len(self.tables) - len(self.projections)  # narrower ones come last
         return self.projections[i - first] if i >= first else None

@@ -80,6 +80,11 @@ def metric_called(name: str) -> Any:
             f"{'a step' if metric.facts.kind == 'step' else 'attention'}. Ask for {base} without positions."
         )
     inside = re.sub(r"\s", "", inside)
+    if base.strip() == "first_token_similarity" and not re.match(r"0?:|1/", inside):
+        raise UsageError(
+            f"scan: first_token_similarity is about the first token of a sequence, which its positions must hold; got "
+            f"{name!r}. Write first_token_similarity[:16]."
+        )
     return MetricAt(f"{base.strip()}[{inside}", metric, _positions(inside, name))
 
 

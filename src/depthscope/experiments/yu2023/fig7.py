@@ -9,8 +9,9 @@ a segment is fed at once as in training, and honest, where for each token only t
 
 depthscope reproduce yu2023/fig7     here: characters of pydoc, sizes PYDOC, about 15 minutes on two cores.
 depthscope reproduce yu2023/fig7 --set data=wikitext2 --set source=FOLDER     words, sizes WIKITEXT_2, an hour or two.
-depthscope reproduce yu2023/fig7 --set data=wikitext103 --set folder=out/fig7     the paper's own, sizes PAPER: 18
-trainings of some 50,000 steps, for a GPU; interrupted, the same command goes on.
+depthscope reproduce yu2023/fig7 --set data=wikitext103 --set folder=out/fig7     the paper's sizes, PAPER: 18 trainings
+of some 50,000 steps, for a GPU; interrupted, the same command goes on. Weights are N(0, 0.02^2); the cosine ends after
+these steps, where Dai et al. 2019, whose settings the paper kept, planned 200,000.
 
 source is a folder or a hub id where WikiText is (by default the hub); data is also any text file. Every size can be
 set, and --set trials=1 takes one seed. All arms have the same rate, as in the paper; with a rate of their own they are
@@ -52,12 +53,12 @@ ARMS = {
 }
 PYDOC = {
     "depth": 24, "d": 64, "h": 4, "q": 128, "segment": 64, "memory": 64, "batch": 16, "epochs": 4,
-    "epoch_tokens": 65_536, "lr": 1e-3,
+    "epoch_tokens": 65_536, "lr": 1e-3, "weights": "torch_default",
 }  # fmt: skip
 WIKITEXT_2 = PYDOC | {"depth": 48, "epochs": 2, "epoch_tokens": 262_144}
 PAPER = {
     "depth": 60, "d": 410, "h": 10, "q": 820, "segment": 150, "memory": 150, "batch": 40, "epochs": 3,
-    "epoch_tokens": 0, "lr": 2.5e-4,
+    "epoch_tokens": 0, "lr": 2.5e-4, "weights": "bert",
 }  # fmt: skip
 SIZES: dict[str, dict[str, Any]] = {"pydoc": PYDOC, "wikitext2": WIKITEXT_2, "wikitext103": PAPER}
 TAUGHT = 200  # steps
@@ -85,6 +86,7 @@ class Config:
     epochs: int = 0
     epoch_tokens: int = 0
     lr: float = 0.0
+    weights: str = ""
     test: int = 0
     trials: int = 3
     folder: str = ""
@@ -102,7 +104,7 @@ SMOKE = Config(
 
 
 def race(cfg: Config) -> Race:
-    """All arms; Adam, a cosine from lr to 0, no weight decay, no dropout, no clipping, as in the paper."""
+    """All arms; Adam, a cosine from lr to 0, no weight decay, no dropout, no clipping."""
     wiki, file = cfg.data.startswith("wikitext") and cfg.data in SIZES, cfg.data not in SIZES
     if file and not Path(cfg.data).is_file():
         raise UsageError(
@@ -116,7 +118,7 @@ def race(cfg: Config) -> Race:
     return Race(
         arms=tuple(ARMS.values()),
         seeds=range(cfg.seed, cfg.seed + cfg.trials),
-        model={name: cfg.size(name) for name in ("depth", "d", "h", "q")},
+        model={name: cfg.size(name) for name in ("depth", "d", "h", "q", "weights")},
         recipe={name: cfg.size(name) for name in ("epochs", "batch", "lr")} | {"schedule": "cosine", "weight_decay": 0},
         task="text" if file else cfg.data,
         options={name: value for name, value in options.items() if value},
@@ -147,7 +149,8 @@ def run(cfg: Config) -> dict[str, Tensor]:
 
 def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     leaking, causal = 2, [0, 1, 3, 4, 5]
-    gap, taught = numbers["gap"], int(numbers["step"][-1]) + 1 >= TAUGHT
+    gap, taught = numbers["gap"].clone(), int(numbers["step"][-1]) + 1 >= TAUGHT
+    gap[0] = gap[0].nan_to_num(0.0)  # post-norm may well end in nan: "essentially failed", which is no leak
     least = LEAKED if taught else TOLERANCE
     rows = [
         ("all but one: honest and forced loss are apart by at most", gap[causal].max(), 0.0, TOLERANCE),
@@ -155,13 +158,20 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     ]
     if taught:
         loss, honest, seen = (numbers[name].mean(1) for name in ("test_loss", "honest", "train_loss"))
+        loss[0], seen[0] = (one[0].nan_to_num(math.inf) for one in (loss, seen))
         worst, apart = loss[3:].max(), (loss[3:] - loss[1]).abs().max()
         rows += [
-            ("test loss, post-norm minus the worst causal form", loss[0] - worst, FAILED, math.inf),
-            ("test loss, causal forms and pre-norm: apart by at most", apart, 0.0, SIMILAR),
+            ("the figure: training loss, post-norm minus whole segment", seen[0] - seen[leaking], FAILED, math.inf),
+            ("honest: test loss, post-norm minus the worst causal form", loss[0] - worst, FAILED, math.inf),
+            ("honest: test loss, causal forms and pre-norm apart by at most", apart, 0.0, SIMILAR),
             ("training loss, pre-norm minus whole segment: it seems better", seen[1] - seen[leaking], LEAKED, math.inf),
             ("honest loss, whole segment minus pre-norm: it is worse", honest[leaking] - honest[1], LEAKED, math.inf),
         ]
+        alike = (
+            "the figure: training loss, whole segment and pre-norm apart by at most",
+            (seen[leaking] - seen[1]).abs(),
+        )
+        return stated(cfg.trials, *rows) + stated(cfg.trials, (*alike, 0.0, SIMILAR), expected=False)
     return stated(cfg.trials, *rows)
 
 

@@ -21,11 +21,11 @@ from depthscope.training.recipe import Recipe
 from depthscope.training.tasks._corpus import Corpus
 from depthscope.training.tasks._task import SPLITS, Task
 
+BIASES = ("zero", "frequencies")
 MODELS = {"transformer_xl": "Transformer-XL", "decoder": "decoder"}
 ROWS = 8  # read side by side when a split is evaluated, whatever the number of processes
 PROBE = 8  # sequences of the probe
 LOOK = 8192  # tokens of train and valid that are looked at, each
-CUTOFFS = (20_000, 40_000, 200_000)  # of the adaptive softmax, where the vocabulary is larger
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class TextTask(Task):
 
     segment: tokens of a step's rows. memory: tokens before them that attention sees. kind: "transformer_xl", or
     "decoder", which has no memory. epoch_tokens: after which an epoch counts as over and is evaluated; rows go on.
-    evaluated: how many tokens of each split are looked at. stride: see text_task.
+    evaluated: how many tokens of each split are looked at. stride, bias: see text_task.
     """
 
     score = "loss"
@@ -48,6 +48,7 @@ class TextTask(Task):
     epoch_tokens: int
     evaluated: dict[str, int]
     stride: int | None = None
+    bias: str = "zero"
 
     def __len__(self) -> int:
         return math.ceil(self.epoch_tokens / self.segment)
@@ -66,6 +67,7 @@ class TextTask(Task):
             self.epoch_tokens,
             self.evaluated,
             self.stride,
+            self.bias,
         )
         digest = hashlib.sha256(str(sizes).encode())
         for split in SPLITS:
@@ -94,8 +96,11 @@ class TextTask(Task):
     @property
     def _unigram(self) -> float:
         """The loss of someone who only knows how frequent each token is in the train split (each seen once more)."""
-        counts = self.corpus.train.bincount(minlength=self.corpus.vocabulary).double() + 1
-        return float(-(counts / counts.sum()).log()[self.looked_at("test")].mean())
+        return float(-(self._counts / self._counts.sum()).log()[self.looked_at("test")].mean())
+
+    @cached_property
+    def _counts(self) -> Tensor:
+        return self.corpus.train.bincount(minlength=self.corpus.vocabulary).double() + 1
 
     def looked_at(self, split: str) -> Tensor:
         """The tokens of a split that losses are measured on."""
@@ -116,10 +121,14 @@ class TextTask(Task):
         if build.pooling != "cls":
             raise UsageError(f"{self.name}: a language model pools nothing; got pooling={build.pooling!r}.")
         vocabulary = self.corpus.vocabulary
+        model: Any
         if self.kind == "decoder":
-            return decoder(vocabulary=vocabulary, tokens=self.segment, **build.choices)
-        cutoffs = tuple(cut for cut in CUTOFFS if cut < vocabulary)
-        return transformer_xl(vocabulary=vocabulary, memory=self.memory, cutoffs=cutoffs, **build.choices)
+            model = decoder(vocabulary=vocabulary, tokens=self.segment, **build.choices)
+        else:
+            model = transformer_xl(vocabulary=vocabulary, memory=self.memory, **build.choices)
+        if self.bias == "frequencies":
+            model.vocabulary.start_at_(self._counts)
+        return model
 
     def probe(self, device: torch.device) -> Tensor:
         """The first tokens of evenly spaced places of the training split."""
@@ -173,14 +182,18 @@ def text_task(
     model: str,
     epoch_tokens: int | None,
     stride: int | None = None,
+    bias: str = "zero",
     test: int | None = None,
 ) -> TextTask:
     """A TextTask, checked. epoch_tokens: the whole split when None; test: how many of its tokens are looked at.
 
     memory: as long as a segment when None; a decoder has none. Losses are measured as in training, segment after
     segment with memory. With a stride, instead, a window of as many tokens as memory and segment have slides over the
-    text by so many, without memory: slower, and every token but the first has a long past.
+    text by so many, without memory: slower, and every token but the first has a long past. bias: where those of the
+    softmax start, at "zero" or at the "frequencies" of the training split.
     """
+    if bias not in BIASES:
+        raise UnknownNameError(f"{name}: " + unknown("bias", bias, BIASES))
     if model not in MODELS:
         raise UnknownNameError(f"{name}: " + unknown("model", model, MODELS))
     if model == "decoder" and memory:
@@ -208,4 +221,4 @@ def text_task(
                 f"segment of {segment} and one to follow; there are {evaluated[split]} of {sizes[split]}. Give more "
                 "text, shorten them, or look at more."
             )
-    return TextTask(name, corpus, segment, memory, model, epoch_tokens or len(corpus.train), evaluated, stride)
+    return TextTask(name, corpus, segment, memory, model, epoch_tokens or len(corpus.train), evaluated, stride, bias)

@@ -25,11 +25,12 @@ def iid(
     model: str = "transformer_xl",
     epoch_tokens: int | None = None,
     stride: int | None = None,
+    bias: str = "zero",
 ) -> Task:
     """The leak detector: uniform independent tokens, where a loss below ln(vocabulary) means seeing the future."""
     corpus = iid_corpus(vocabulary=vocabulary, train=train, valid=valid, test=test)
     return text_task(
-        "iid", corpus, segment=segment, memory=memory, model=model, epoch_tokens=epoch_tokens, stride=stride
+        "iid", corpus, segment=segment, memory=memory, model=model, epoch_tokens=epoch_tokens, stride=stride, bias=bias
     )
 
 

@@ -23,10 +23,11 @@ def pydoc(
     model: str = "transformer_xl",
     epoch_tokens: int | None = 65_536,
     stride: int | None = None,
+    bias: str = "zero",
 ) -> Task:
     """Characters of the help texts inside Python, 0.46 M (other ones in other versions); no download.
 
-    train: only the first so many. test: how many of the test split are looked at. stride: see text_task.
+    train: only the first so many. test: how many of the test split are looked at. stride, bias: see text_task.
     """
     corpus = limit(pydoc_corpus(), train, where="pydoc")
     return text_task(
@@ -37,6 +38,7 @@ def pydoc(
         model=model,
         epoch_tokens=epoch_tokens,
         stride=stride,
+        bias=bias,
         test=test,
     )
 

@@ -27,15 +27,24 @@ def text(
     model: str = "transformer_xl",
     epoch_tokens: int | None = None,
     stride: int | None = None,
+    bias: str = "zero",
 ) -> Task:
     """A text of your own by character or bpe (level); data: a file in UTF-8, gz allowed; the last 5 % + 5 % are kept.
 
     vocabulary: how many pieces bpe may have, 4,096 unless said. train: only so many ids of the first 90 %. test: how
-    many ids of the last 5 % are looked at. stride: see text_task.
+    many ids of the last 5 % are looked at. stride, bias: see text_task.
     """
     corpus = limit(text_corpus(data, level=level, vocabulary=vocabulary), train, where="text")
     return text_task(
-        "text", corpus, segment=segment, memory=memory, model=model, epoch_tokens=epoch_tokens, stride=stride, test=test
+        "text",
+        corpus,
+        segment=segment,
+        memory=memory,
+        model=model,
+        epoch_tokens=epoch_tokens,
+        stride=stride,
+        bias=bias,
+        test=test,
     )
 
 

@@ -19,11 +19,12 @@ def wikitext103(
     model: str = "transformer_xl",
     epoch_tokens: int | None = None,
     stride: int | None = None,
+    bias: str = "zero",
 ) -> Task:
     """WikiText-103 by words: 103 M to learn from, 267,735 different; data: a folder (text, gz, parquet) or a hub id.
 
     train: only the first so many, with the vocabulary of all. test: how many of the test split are looked at.
-    stride: see text_task.
+    stride, bias: see text_task.
     """
     corpus = wikitext_corpus(data, config="wikitext-103-v1", train=train, where="wikitext103")
     return text_task(
@@ -34,5 +35,6 @@ def wikitext103(
         model=model,
         epoch_tokens=epoch_tokens,
         stride=stride,
+        bias=bias,
         test=test,
     )

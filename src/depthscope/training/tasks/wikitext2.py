@@ -19,11 +19,12 @@ def wikitext2(
     model: str = "transformer_xl",
     epoch_tokens: int | None = 262_144,
     stride: int | None = None,
+    bias: str = "zero",
 ) -> Task:
     """WikiText-2 by words: 2.1 M to learn from, 33,278 different; data: a folder (text, gz, parquet) or a hub id.
 
     train: only the first so many, with the vocabulary of all. test: how many of the test split are looked at.
-    stride: see text_task.
+    stride, bias: see text_task.
     """
     corpus = wikitext_corpus(data, config="wikitext-2-v1", train=train, where="wikitext2")
     return text_task(
@@ -34,5 +35,6 @@ def wikitext2(
         model=model,
         epoch_tokens=epoch_tokens,
         stride=stride,
+        bias=bias,
         test=test,
     )
