@@ -14,9 +14,10 @@ of some 50,000 steps, for a GPU; interrupted, the same command goes on. Weights 
 these steps, where Dai et al. 2019, whose settings the paper kept, planned 200,000.
 
 source is a folder or a hub id where WikiText is (by default the hub); data is also any text file. Every size can be
-set, and --set trials=1 takes one seed. All arms have the same rate, as in the paper; with a rate of their own they are
-in beyond/causal_de_escalation. The sizes for a CPU stop long before anything has converged: 256 steps are a race of
-speed. The claims of the paper are asked from TAUGHT steps on; a shorter run is only asked who leaks.
+set, and --set trials=1 takes one seed. Without the future de-escalation does not do what the figure shows: its claims
+for the causal forms are known to differ. All arms have the same rate, as in the paper; with a rate of their own they
+are in beyond/causal_de_escalation. The sizes for a CPU stop long before anything has converged: 256 steps are a race
+of speed. The claims of the paper are asked from TAUGHT steps on; a shorter run is only asked who leaks.
 """
 
 import math
@@ -159,19 +160,18 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     if taught:
         loss, honest, seen = (numbers[name].mean(1) for name in ("test_loss", "honest", "train_loss"))
         loss[0], seen[0] = (one[0].nan_to_num(math.inf) for one in (loss, seen))
-        worst, apart = loss[3:].max(), (loss[3:] - loss[1]).abs().max()
+        worst, apart, ahead = loss[3:].max(), (loss[3:] - loss[1]).abs().max(), seen[1] - seen[leaking]
         rows += [
             ("the figure: training loss, post-norm minus whole segment", seen[0] - seen[leaking], FAILED, math.inf),
-            ("honest: test loss, post-norm minus the worst causal form", loss[0] - worst, FAILED, math.inf),
-            ("honest: test loss, causal forms and pre-norm apart by at most", apart, 0.0, SIMILAR),
-            ("training loss, pre-norm minus whole segment: it seems better", seen[1] - seen[leaking], LEAKED, math.inf),
+            ("training loss, pre-norm minus whole segment: it seems better", ahead, LEAKED, math.inf),
             ("honest loss, whole segment minus pre-norm: it is worse", honest[leaking] - honest[1], LEAKED, math.inf),
         ]
-        alike = (
-            "the figure: training loss, whole segment and pre-norm apart by at most",
-            (seen[leaking] - seen[1]).abs(),
-        )
-        return stated(cfg.trials, *rows) + stated(cfg.trials, (*alike, 0.0, SIMILAR), expected=False)
+        known = [  # what does not hold on pydoc and WikiText-2 (docs/findings.md)
+            ("the figure: training loss, whole segment and pre-norm apart by", ahead.abs(), 0, SIMILAR),
+            ("honest: test loss, post-norm minus the worst causal form", loss[0] - worst, FAILED, math.inf),
+            ("honest: test loss, causal forms and pre-norm apart by at most", apart, 0, SIMILAR),
+        ]
+        return stated(cfg.trials, *rows) + stated(cfg.trials, *known, expected=False)
     return stated(cfg.trials, *rows)
 
 
