@@ -32,7 +32,7 @@ from depthscope.training.pool import Pool, work
 from depthscope.training.recipe import Recipe
 from depthscope.training.run import Run
 from depthscope.training.scores import SCORES
-from depthscope.training.search import Search, _free_rank, best, in_words, storage_of
+from depthscope.training.search import Search, _free_rank, at_the_edge, best, in_words, storage_of
 from depthscope.training.workers import gone, worker
 
 TINY = {"depth": 2, "d": 8, "h": 2, "q": 8, "epochs": 1, "train": 128}
@@ -342,6 +342,20 @@ def test_trials_that_fail_are_made_up_for_and_then_lost_and_those_that_diverge_c
     assert words.endswith("Arms with a rate of their own were not searched: pre_norm@1e-4.")
     later = Search(storage_of(tmp_path, None), studies, made, trials=3, lr=1e-3)  # the disk has room again
     assert answered(later, lambda job: run_with(0.5, 0)) == 1 + 3 and later.done and not later.lost("c")
+
+
+def test_the_first_rates_climb_a_ladder_and_an_end_of_it_is_told(tmp_path: Path) -> None:
+    """Equal for all arms: the given rate, a third of it, three times it, and on to the ends of the range."""
+    search = Search(storage_of(tmp_path, None), {"a": "a", "b": "b"}, made, trials=5, lr=1e-3)
+    answered(search, lambda job: run_with(0.5, 0))
+    for arm_ in ("a", "b"):
+        rates = [trial.params["lr"] for trial in search.completed(arm_)]
+        assert rates == pytest.approx([1e-3, 1e-3 / 3, 3e-3, 1e-4, 1e-2])
+    trials = [
+        SimpleNamespace(value=value, number=i, params={"lr": rates[i]}) for i, value in enumerate([3, 2, 1, 4, 5])
+    ]
+    assert not at_the_edge(trials) and at_the_edge(trials[:3]) and not at_the_edge(trials[:1])
+    assert "Of a, b the best rate" not in in_words(search, [])  # all equal: the first, which lies in the middle
 
 
 def test_a_search_with_nothing_to_search_says_so(tmp_path: Path) -> None:

@@ -228,9 +228,21 @@ def in_words(search: Search, own: Sequence[str]) -> str:
             f"Each rate was chosen among {search.trials} trials: {rate_words(search.lr)}, a third of it, three times "
             f"it and so on, between {low} and {high}; by the loss on the validation split with the first seed.",
         )
+    edge = [arm for arm in search.studies if at_the_edge(search.completed(arm))]
+    if edge:
+        said.append(
+            f"Of {', '.join(edge)} the best rate is the largest or the smallest that was tried: a better one may lie "
+            f"beyond it. --search {search.trials + 2} tries further."
+        )
     if own:
         said.append(f"Arms with a rate of their own were not searched: {', '.join(own)}.")
     return " ".join(said)
+
+
+def at_the_edge(trials: Sequence[Any]) -> bool:
+    """Whether the best rate of several is not between two others."""
+    chosen, rates = best(trials), [trial.params["lr"] for trial in trials]
+    return chosen is not None and len({*rates}) > 1 and chosen.params["lr"] in (min(rates), max(rates))
 
 
 def _losses(search: Search, arm: str) -> list[str]:
