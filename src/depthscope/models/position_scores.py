@@ -13,9 +13,9 @@ class _PositionScores(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, r: Tensor, s: float) -> Tensor:
         ctx.save_for_backward(q, r)
         ctx.s, (N, n), T = s, q.shape[:2], r.shape[1] - 1
-        too_far = torch.arange(T + 1, device=q.device) < torch.arange(n, 0, -1, device=q.device).unsqueeze(-1)
-        start = torch.zeros(n, T + 1, dtype=q.dtype, device=q.device).masked_fill_(too_far, -torch.inf)
-        S = torch.baddbmm(start.expand(N, -1, -1), q, r.transpose(1, 2), alpha=s)
+        S = torch.bmm(q * s, r.transpose(1, 2))
+        too_far = torch.ones(n, n, dtype=torch.bool, device=q.device).tril().flip(0)  # column c of row i: c < n - i
+        S[:, :, :n].masked_fill_(too_far, -torch.inf)
         return S.as_strided((N, n, T), (n * (T + 1), T, 1), n)
 
     @staticmethod
@@ -39,7 +39,7 @@ def position_scores(q: Tensor, r: Tensor, s: float) -> Tensor:
 
     S = s q r^T (N, n, T + 1) has a column for each distance; B is S with row i moved left by n - i. In memory that is a
     view whose rows are T apart instead of T + 1. The places of later keys fall onto those entries of the next row whose
-    distance reaches back before the first key; these start as minus infinity, so nothing is copied and nothing masked.
+    distance reaches back before the first key; only these, among the first n columns, are made minus infinity.
     Backwards, a view with rows T + 1 apart undoes the shift. What it takes from the row before are places of later
     keys, where the gradient behind a softmax is exactly zero.
     """
