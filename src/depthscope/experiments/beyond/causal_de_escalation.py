@@ -7,9 +7,11 @@ among the rates of the grid with the first seed, the same grid for all; no rate 
 
 depthscope reproduce beyond/causal_de_escalation     about 15 minutes on two cores: 60 trainings of 192 steps, 2 seeds.
 
-The budget is small: 100,000 characters, far from converged, two seeds, one of which chose the rate. Differences of a
-few hundredths of a nat are not to be believed; --set trials=3 --set steps=1000 --set depths=[12,60] takes hours. What
-the analysis of the paper says of causal models at initialisation is in beyond/causal_escalation.
+A short run (24 blocks, one seed, 160 steps) had tau = 0.3 beside pre-norm and tau = 1 behind post-norm: what the
+claims took from earlier notes is known to differ. The budget is small: 100,000 characters, far from converged, two
+seeds, one of which chose the rate. Differences of a few hundredths of a nat are not to be believed; --set trials=3
+--set steps=1000 --set depths=[12,60] takes hours. What the analysis of the paper says of causal models at
+initialisation is in beyond/causal_escalation.
 """
 
 import math
@@ -129,20 +131,16 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
         deep, depths = numbers["depth_loss"].mean(2), all_depths(cfg)
         helped = deep[:, 0] - deep[:, 2]
         last = {cfg.depth: helped[depths.index(cfg.depth)], depths[-1]: helped[-1]}.items()
-        worst = (
-            max(loss[name] for name in loss if name.startswith(("at ", "tau ")))
-            if cfg.sites or cfg.taus
-            else loss[MIDDLE]
-        )
+        worst = max(value for name, value in loss.items() if name.startswith(("at ", "tau ", MIDDLE)))
 
         def spread(kind: str) -> float:
             """Between the middle and what it was changed to."""
             found = [loss[MIDDLE], *(value for name, value in loss.items() if name.startswith(f"{kind} "))]
             return max(found) - min(found)
 
-        rows += [
+        rows.append(("the forms are alike: test losses apart by at most", spread("form"), 0.0, ALIKE))
+        known = [  # as earlier notes had it; a first run at 24 blocks found otherwise (docs/findings.md)
             ("de-escalated, the worst: test loss below that of frequencies by", learned, LEARNED, math.inf),
-            ("the forms are alike: test losses apart by at most", spread("form"), 0.0, ALIKE),
             ("the sites are near: apart by at most", spread("at"), 0.0, NEAR),
             ("the taus are near: apart by at most", spread("tau"), 0.0, NEAR),
             ("every site and tau is better than post-norm by", loss["post-norm"] - worst, 0.0, math.inf),
@@ -151,7 +149,8 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
         ]
         if len(depths) > 1:
             grows = helped[-1] - helped[0]
-            rows.append(("post-norm falls further behind from least to most blocks by", grows, BEHIND / 2, math.inf))
+            known.append(("post-norm falls further behind from least to most blocks by", grows, BEHIND / 2, math.inf))
+        return stated(cfg.trials, *rows) + stated(cfg.trials, *known, expected=False)
     return stated(cfg.trials, *rows)
 
 
