@@ -5,7 +5,8 @@ form (prefix, past), the site (block_out, sa_sum), tau (0.5, 0.3). Post-norm and
 are also trained at other depths. Transformer-XL on characters of pydoc. Every arm has the rate of least validation loss
 among the rates of the grid with the first seed, the same grid for all; no rate is chosen by the test split.
 
-depthscope reproduce beyond/causal_de_escalation     about 15 minutes on two cores: 60 trainings of 192 steps, 2 seeds.
+depthscope reproduce beyond/causal_de_escalation     some 25 minutes on two cores, judged by a smaller run: 60 trainings
+of 192 steps, 2 seeds.
 
 A short run (24 blocks, one seed, 160 steps) had tau = 0.3 beside pre-norm and tau = 1 behind post-norm: what the
 claims took from earlier notes is known to differ. The budget is small: 100,000 characters, far from converged, two
