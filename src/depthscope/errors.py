@@ -41,6 +41,10 @@ class VanishedError(DepthscopeError, ArithmeticError):
     """Of a signal that something should be learned from, only rounding noise is left."""
 
 
+class ConditionError(DepthscopeError, ArithmeticError):
+    """A matrix that must be inverted is too near to one that cannot be."""
+
+
 class ForecastError(DepthscopeError, ValueError):
     """A forecast met something whose effect on tokens it does not know."""
 

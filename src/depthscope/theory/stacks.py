@@ -42,14 +42,14 @@ class Blocks:
     """The numbers of a stack: see similarity_by_depth."""
 
     n: int
-    s_A: float = 1.0  # noqa: N815
+    s_A: float = 1.0
     k: float = 0.0
     activation: str = "relu"
     wiring: str = "post_norm"
     score_variance: float = 0.0
     hidden_variance: float = 1.0
-    b_A: float = 0.0  # noqa: N815
-    b_F: float = 0.0  # noqa: N815
+    b_A: float = 0.0
+    b_F: float = 0.0
     alpha: float = 1.0
     tau: float = 0.0
     site: str = "block_out"

@@ -75,8 +75,8 @@ def _axis_of_shorter(model: nn.Module, blocks: list[str], args: tuple, kwargs: d
 def _seen(model: nn.Module, blocks: list[str], args: tuple, kwargs: dict[str, Any], mask: Tensor | None) -> "_Eyes":
     eyes = _Eyes(blocks, mask, {i for i, path in enumerate(blocks) if not _is_called(model, path)})
     # a key-value cache would be filled by this pass
-    kwargs = {k: copy.deepcopy(v) if hasattr(v, "get_seq_length") else v for k, v in kwargs.items()}
-    with untouched(model), _evaluated(model), _hooks_away(model), torch.no_grad(), eyes:
+    kwargs = {k: copy.deepcopy(v) if is_cache(v) else v for k, v in kwargs.items()}
+    with untouched(model), evaluated(model), hooks_away(model), torch.no_grad(), eyes:
         handles = []
         try:
             for index, path in enumerate(blocks):
@@ -89,6 +89,11 @@ def _seen(model: nn.Module, blocks: list[str], args: tuple, kwargs: dict[str, An
             for handle in handles:
                 handle.remove()
     return eyes
+
+
+def is_cache(value: Any) -> bool:
+    """Whether a value is a key-value cache of Hugging Face, which every pass makes longer."""
+    return hasattr(value, "get_seq_length")
 
 
 def _is_called(model: nn.Module, path: str) -> bool:
@@ -104,7 +109,7 @@ def _called(model: nn.Module, path: str) -> list[str]:
 
 
 @contextmanager
-def _evaluated(model: nn.Module) -> Iterator[None]:
+def evaluated(model: nn.Module) -> Iterator[None]:
     """In evaluation mode, so that no block is dropped by chance."""
     training = [module for module in model.modules() if module.training]
     try:
@@ -117,7 +122,7 @@ def _evaluated(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _hooks_away(model: nn.Module) -> Iterator[None]:
+def hooks_away(model: nn.Module) -> Iterator[None]:
     """Take hooks off the modules for a while, but those of torch.distributed: this pass is nobody else's business."""
     kept = [(module, {name: getattr(module, name) for name in HOOKS}) for module in model.modules()]
     try:

@@ -34,6 +34,7 @@ def dissect(log: Log, block: Block) -> Anatomy:
     """Follow the residual stream through one block; no steps when it has none."""
     adds = [a for a in log.adds if block.holds(a.order) and a.result.numbers is not None]
     norms, remedies = ([c for c in calls if _inside(c, block)] for calls in (log.norms, log.remedies))
+    norms = [c for c in norms if c.source is not c.result]  # one that gives back its input was taken out
     stream, placements, scales = block.source, [], []
     steps: list[Step] = []
     since = block.start
@@ -59,7 +60,7 @@ def dissect(log: Log, block: Block) -> Anatomy:
         stream = _walk(last, stream, norms, steps)
         if block.result is not stream:
             steps.append(Step("other", stream, block.result))
-    if len(placements) == 1 and steps[0].name == "attention" and _ffn_inside(log, block):
+    if len(placements) == 1 and steps[0].name == "attention" and _ffn_inside(log, block, since):
         steps = [
             Step("attention and ffn" if s.name == "attention" else s.name, s.source, s.result, s.bias) for s in steps
         ]
@@ -133,9 +134,10 @@ def _attends(log: Log, start: int, end: int) -> bool:
     return any(start < a.order < end for a in log.attentions)
 
 
-def _ffn_inside(log: Log, block: Block) -> bool:
+def _ffn_inside(log: Log, block: Block, end: int) -> bool:
+    """Whether a network follows attention before the sum at `end`, which then joins both."""
     last = max((a.order for a in log.attentions if block.holds(a.order)), default=block.end)
-    return sum(block.holds(order) and order > last for order, _ in log.weights) >= 3
+    return sum(last < order < end for order, _ in log.weights) >= 3
 
 
 def _unused(name: str, steps: list[Step]) -> str:

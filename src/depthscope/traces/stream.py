@@ -31,7 +31,7 @@ class Passage:
     stream: Tensor
     standing: list[Tensor] = field(default_factory=list)
     attentions: int = 1  # how many the block has; the feed-forward network follows the last
-    attended: bool = False
+    heard: int = 0  # how many of them have run
     pre_norm: bool = False
     matrices: int = 0  # since attention, before the first sum
     sums: int = 0
@@ -41,6 +41,10 @@ class Passage:
     def moves_to(self, stream: Tensor) -> Tensor:
         self.stream, self.standing = stream, []
         return stream
+
+    @property
+    def attended(self) -> bool:
+        return self.heard > 0
 
     @property
     def awaits_branch(self) -> bool:
@@ -59,10 +63,13 @@ class Passage:
 class Follow(TorchFunctionMode):
     """While entered, hands the tokens at every inner site of the blocks to `act` and goes on with what it gives."""
 
+    passage = Passage  # what is kept of a block while it runs
+    norms_first = False  # whether a scan that watches sees a norm's output as it is after this mode, not before
+
     def __init__(self, model: nn.Module, spans: list[Span], act: Act) -> None:
         super().__init__()
         self.model, self.spans, self.act = model, spans, act
-        self.open: Passage | None = None
+        self.open: Any = None  # the passage through the block that is running
         self._norms = 0
         self._handles: list[Any] = []
 
@@ -75,7 +82,8 @@ class Follow(TorchFunctionMode):
         for module in inside.values():
             if is_norm(module):
                 self._handles.append(module.register_forward_pre_hook(self._norm_starts))
-                self._handles.append(module.register_forward_hook(self._norm_ends, with_kwargs=True))
+                ends = module.register_forward_hook(self._norm_ends, with_kwargs=True, prepend=self.norms_first)
+                self._handles.append(ends)
             elif isinstance(module, nn.MultiheadAttention) or next(module.children(), None) is None:
                 self._handles.append(module.register_forward_pre_hook(self._reads, with_kwargs=True))
         super().__enter__()
@@ -97,7 +105,7 @@ class Follow(TorchFunctionMode):
     def _starts(self, span: Span) -> Callable[..., None]:
         def hook(_: nn.Module, args: tuple, kwargs: dict) -> None:
             tokens = first_tokens(args, kwargs)
-            self.open = None if tokens is None else Passage(span.block, tokens, attentions=span.attentions or 1)
+            self.open = None if tokens is None else self.passage(span.block, tokens, attentions=span.attentions or 1)
 
         return hook
 
@@ -132,28 +140,39 @@ class Follow(TorchFunctionMode):
             with only_functions(self):
                 return mha_body(func)(*args, **kwargs)
         name = getattr(func, "__name__", "")
-        now, before = self.open, args[:2]
-        stands = [now is not None and now.is_stream(a) for a in before] if name in SUMS or name in PRODUCTS else []
-        if now is not None and now.awaits_branch and name in SUMS and stands.count(True) == 1:
-            args = (*(a if s else self._branch(now, a) for a, s in zip(before, stands, strict=True)), *args[2:])
-        result = func(*args, **kwargs)
+        now = self.open
         if now is None:
-            return result
-        if name in SUMS:
-            whole = isinstance(result, Tensor) and all(
-                isinstance(a, Tensor) and a.shape == result.shape for a in before
-            )
-            return self._summed(now, result, in_place=name in ("add_", "__iadd__")) if any(stands) and whole else result
+            return func(*args, **kwargs)
+        if name in SUMS or name in PRODUCTS:
+            args, kwargs = by_place(args, kwargs)
+        stands = [now.is_stream(a) for a in args[:2]] if name in SUMS or name in PRODUCTS else []
+        if name in SUMS and any(stands):
+            return self._join(now, func, args, kwargs, stands)
+        if name in NORMS and not self._norms:
+            return self._norm(func, args, kwargs)
+        result = func(*args, **kwargs)
         if name in PRODUCTS:
-            if any(stands) and any(is_scalar(a) for a in before):
+            if any(stands) and any(is_scalar(a) for a in args[:2]):
                 now.standing.append(result)
-        elif name in NORMS and not self._norms:
-            return self._normed(args[0], result)
         elif attention_in(func, name, args, kwargs, result) is not None:
-            now.attended = True
+            now.heard += 1
         elif name in LINEAR and now.attended and not now.sums:
             now.matrices += 1
         return result
+
+    def _join(self, now: Passage, func: Any, args: tuple, kwargs: dict, stands: list[bool]) -> Any:
+        """A sum that has the stream as one operand. stands: which operands are the stream."""
+        before = args[:2]
+        if now.awaits_branch and stands.count(True) == 1:
+            args = (*(a if s else self._branch(now, a) for a, s in zip(before, stands, strict=True)), *args[2:])
+        result = func(*args, **kwargs)
+        if not isinstance(result, Tensor) or not all(isinstance(a, Tensor) and a.shape == result.shape for a in before):
+            return result
+        return self._summed(now, result, in_place=is_in_place(func))
+
+    def _norm(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        """A norm that is called as a function, by no module that is one."""
+        return self._normed(args[0], func(*args, **kwargs))
 
     def _branch(self, now: Passage, branch: Any) -> Any:
         """What attention gives back, when it is about to join the stream."""
@@ -193,6 +212,18 @@ class Follow(TorchFunctionMode):
             return now.moves_to(self.act(now.block, "ffn_in", result))
         now.standing.append(result)
         return result
+
+
+def by_place(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """The arguments of a sum or product with both operands in args, as in torch.add(a, other=b)."""
+    named = [name for name in ("input", "other") if name in kwargs]
+    rest = {name: value for name, value in kwargs.items() if name not in named}
+    return (*args, *(kwargs[name] for name in named)), rest
+
+
+def is_in_place(func: Any) -> bool:
+    """Whether a sum is written into its first operand."""
+    return getattr(func, "__name__", "") in ("add_", "__iadd__")
 
 
 def _above(one: str, other: str) -> str:
