@@ -13,14 +13,18 @@ MAY_IMPORT = {
     "metrics": BASE,
     "theory": BASE,
     "models": BASE,
-    "experiments": f"metrics theory models traces scans forecasts remedies training reports notation {BASE}",
+    "experiments": (
+        f"metrics theory models traces scans forecasts remedies ablations circuits training reports notation {BASE}"
+    ),
     "traces": BASE,
     "scans": f"traces metrics reports forecasts {BASE}",  # reports and forecasts only inside functions
-    "remedies": f"traces metrics {BASE}",
+    "remedies": f"traces metrics circuits {BASE}",
+    "ablations": f"traces scans remedies reports {BASE}",  # reports only inside functions
+    "circuits": f"traces metrics theory reports {BASE}",  # reports only inside functions
     "forecasts": f"theory models traces scans remedies reports {BASE}",  # reports only inside __str__
     "training": f"metrics theory models traces scans remedies reports {BASE}",
-    "reports": f"scans forecasts training theory {BASE}",
-    "cli": f"metrics models traces scans forecasts remedies reports experiments training {BASE}",
+    "reports": f"scans forecasts training theory ablations circuits {BASE}",
+    "cli": f"metrics models theory traces scans forecasts remedies ablations circuits reports experiments training {BASE}",
 }
 
 
