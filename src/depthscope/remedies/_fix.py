@@ -7,22 +7,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from depthscope._registry import lookup, unknown
+from depthscope._registry import unknown
 from depthscope.errors import CausalLeakError, HookError, UnknownNameError, UsageError
 from depthscope.remedies._attention import AttentionRemedy
-from depthscope.remedies._copies import Copies
+from depthscope.remedies._described import rebuilt
 from depthscope.remedies._memory import Memory, most_remembered, name_in, tokens_in, without_segments
 from depthscope.remedies._pass import Pass, slow_path
+from depthscope.remedies._places import settled
 from depthscope.remedies._remedy import Remedy
 from depthscope.remedies._sites import Site, site_of
-from depthscope.remedies._weight import WeightRemedy, matrices
+from depthscope.remedies._values import ValueRemedy
+from depthscope.remedies._weight import WeightRemedy
 from depthscope.traces.attention import no_modes
 from depthscope.traces.blocks import blocks_by_name
 from depthscope.traces.inputs import named_arguments, padding_in
-from depthscope.traces.look import Looked, look
+from depthscope.traces.look import Looked, Span, look
 
 TOKEN_SITES = ("block_in", "attn_in", "sa_out", "sa_sum", "ffn_in", "ffn_sum", "block_out")
-KINDS = {"attn": AttentionRemedy, "weights": WeightRemedy}  # sites that only one kind of remedy can act at
+# sites that only one kind of remedy can act at
+KINDS = {"attn": AttentionRemedy, "weights": WeightRemedy, "values": ValueRemedy}
 SITES = (*TOKEN_SITES, *KINDS)
 CAUSAL = ("auto", "yes", "no", "leak")
 
@@ -30,14 +33,13 @@ CAUSAL = ("auto", "yes", "no", "leak")
 class Fix:
     """A remedy in place. A context manager; undo() takes it out again and the model computes as before."""
 
+    called = "fix_"  # by users, in what is said to them
+
     def __init__(
         self, model: nn.Module, remedy: nn.Module, at: str, blocks: list[str], causal: str, group: Any
     ) -> None:
         self.model, self.at, self.blocks, self.causal, self.group = model, at, blocks, causal, group
-        held = matrices(model, blocks) if at == "weights" else []
-        self.copies = Copies(model, remedy, at, [m.path for m in held] or blocks, apart=bool(held))
-        for matrix in held:
-            self.copies[matrix.path].start_(matrix.parameter)
+        self.copies = settled(model, remedy, at, blocks)
         self.fired, self.looking = 0, False
         self.on_change: Callable[[Tensor, Tensor], None] | None = None  # told of tokens before and after, by a scan
         self._looked: Looked | None = None
@@ -61,6 +63,11 @@ class Fix:
     @property
     def is_off(self) -> bool:
         return getattr(self.remedy, "is_off", False)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it must know of the tokens in a cache."""
+        return not self.is_off and not isinstance(self.remedy, WeightRemedy | ValueRemedy)
 
     @property
     def leaks(self) -> bool:
@@ -87,7 +94,7 @@ class Fix:
         """The fix as plain data, which fix_ accepts in place of a remedy; what was learned is in the state dict."""
         settings = getattr(self.remedy, "settings", None)
         if settings is None:
-            raise UsageError(f"fix_: {type(self.remedy).__name__} has no settings() and cannot be described.")
+            raise UsageError(f"{self.called}: {type(self.remedy).__name__} has no settings() and cannot be described.")
         return {
             "remedy": type(self.remedy).__name__,
             "settings": settings(),
@@ -121,13 +128,18 @@ class Fix:
             self.looking = False
         if looked.missing:
             raise HookError(
-                f"fix_: every block must run on tokens (B, n, d) when {type(self.model).__name__} is called; "
+                f"{self.called}: every block must run on tokens (B, n, d) when {type(self.model).__name__} is called; "
                 f"{', '.join(looked.missing[:3])} did not. Pass blocks= with modules that are called, and a batch axis."
             )
         if self.causal != "leak":
             self._hide_the_future({"yes": True, "no": False}.get(self.causal, looked.causal))
-        self._site = site_of(self.at)(self, looked.spans)
+        self._site = self.site(looked.spans)
+        self._site.see(args, kwargs)
         self._looked = looked  # last, so that a pass after a refusal is refused again
+
+    def site(self, spans: list[Span]) -> Site:
+        """The way in which it meets the blocks."""
+        return site_of(self.at)(self, spans)
 
     def _hide_the_future(self, causal: bool | None) -> None:
         """Take the causal form of the remedy for a causal model; None: nobody knows whether it is one."""
@@ -152,13 +164,12 @@ class Fix:
             return
         if model is not self.model:
             raise UsageError(
-                f"fix_: {self} belongs to another model, of which this {type(model).__name__} is a copy. "
-                "Take the hooks off by copying the plain model, and call fix_ on the copy with handle.describe()."
+                f"{self.called}: {self} belongs to another model, of which this {type(model).__name__} is a copy. "
+                f"Take the hooks off by copying the plain model, and call {self.called} on the copy."
             )
         self._refuse_second_pass()
         given, arguments = (*args, *kwargs.values()), named_arguments(self.model, args, kwargs)[0]
-        remembers = not self.is_off and not isinstance(self.remedy, WeightRemedy)
-        past = self._memory.recall(given, arguments, self.remedy) if remembers else None
+        past = self._memory.recall(given, arguments, self.remedy) if self.remembers else None
         self.prepare(args, kwargs)
         mask = padding_in(self.model, args, kwargs, self.blocks)
         if self.group is None and mask is not None and bool(mask.all()):
@@ -176,7 +187,7 @@ class Fix:
         if self._pass.thread == threading.get_ident():
             self._close()  # of a pass that was interrupted
         raise UsageError(
-            f"fix_: one forward pass must end before the next; {self} was still in one. Where the last was "
+            f"{self.called}: one forward pass must end before the next; {self} was still in one. Where the last was "
             "interrupted, run again; threads need a copy of the model each; a model may not call itself."
         )
 
@@ -189,11 +200,15 @@ class Fix:
         self._memory.keep(done.arguments, output, done.sums)
         idle = sorted(done.entered - done.fired)
         if idle or not done.entered:
-            met = self._site.sites_met() if self._site else []
-            raise HookError(
-                f"fix_: {self.remedy} must act in every block; in {', '.join(idle[:3]) or 'no block'} of "
-                f"{type(self.model).__name__} {self.at!r} was not met. They have {', '.join(met)}."
-            )
+            raise HookError(self.unmet(idle))
+
+    def unmet(self, idle: list[str]) -> str:
+        """What to say when it did not act in these blocks."""
+        met = self._site.sites_met() if self._site else []
+        return (
+            f"fix_: {self.remedy} must act in every block; in {', '.join(idle[:3]) or 'no block'} of "
+            f"{type(self.model).__name__} {self.at!r} was not met. They have {', '.join(met)}."
+        )
 
     def _close(self) -> Pass:
         """End the pass: everything as before it."""
@@ -209,9 +224,9 @@ class Fix:
             self._pass.entered.add(block)
         elif torch._C._current_graph_task_id() == -1 or self._padded or self.at not in ("block_in", "block_out"):
             raise HookError(
-                f"fix_: {self} acts while {type(self.model).__name__} is called; {block} ran by itself. Fix the module "
-                "that you call (an encoder, for example); checkpoints that run a block again need block_in or "
-                "block_out, and no padding."
+                f"{self.called}: {self} acts while {type(self.model).__name__} is called; {block} ran by itself. Fix "
+                "the module that you call (an encoder, for example); checkpoints that run a block again need block_in "
+                "or block_out, and no padding."
             )
 
     def fires(self, block: str) -> None:
@@ -252,7 +267,7 @@ def fix_(
     """Put a remedy into every block of a model, in place.
 
     at: block_in, attn_in, sa_out (before the residual is added), sa_sum (after), ffn_in, ffn_sum or block_out; attn for
-    remedies of attention, weights for those of the weights; its own when None.
+    remedies of attention, weights for those of all weights, values for those of W_V and W_O; its own when None.
     blocks: a pattern such as "encoder.layers.*" where the finder should not choose.
     causal: "auto" looks at the model's attention before the first forward pass and takes the remedy's causal-safe form
     for a causal model; "yes" and "no" say it; "leak" insists on the remedy as it is, and every result is labelled.
@@ -263,7 +278,7 @@ def fix_(
     optimizer.
     """
     if isinstance(remedy, Mapping):
-        remedy, at, blocks, causal = _rebuilt(remedy, at, blocks, causal)
+        remedy, at, blocks, causal = rebuilt(remedy, at, blocks, causal)
     if not isinstance(remedy, nn.Module):
         raise UsageError(f"fix_: remedy must be an nn.Module such as ds.remedies.DeEscalate(); got {remedy!r}.")
     own = getattr(remedy, "at", None) or "block_out"
@@ -273,27 +288,10 @@ def fix_(
     if any((site == name) != isinstance(remedy, kind) for name, kind in KINDS.items()):
         raise UsageError(
             f"fix_: {type(remedy).__name__} must act at {own}; got {site}. Remedies of attention act at attn, those of "
-            "weights at weights, all others at the tokens."
+            "weights at weights or values, all others at the tokens."
         )
     if group is not None and not (isinstance(remedy, Remedy) and site not in KINDS):
         raise UsageError(f"fix_: only a remedy of tokens can be shared by a group; got {type(remedy).__name__}.")
     if causal not in CAUSAL:
         raise UnknownNameError("fix_: " + unknown("choice of causal", causal, CAUSAL))
     return Fix(model, remedy, site, blocks_by_name(model, blocks), causal, group)
-
-
-def _rebuilt(described: Mapping[str, Any], at: str | None, blocks: Any, causal: str) -> tuple[nn.Module, str, Any, str]:
-    """The remedy and its place from what describe() gave; what is said anew counts more."""
-    missing = {"remedy", "settings", "at", "blocks", "causal"} - set(described)
-    if missing:
-        raise UsageError(
-            f"fix_: a described fix must have remedy, settings, at, blocks and causal; {', '.join(sorted(missing))} is "
-            "missing. Give what handle.describe() returned."
-        )
-    build = lookup("remedy", described["remedy"])
-    try:
-        remedy = build(**described["settings"])
-    except TypeError as error:
-        raise UsageError(f"fix_: settings must be arguments of {build.__name__}; {error}.") from None
-    said = causal if causal != "auto" else described["causal"]
-    return remedy, at or described["at"], described["blocks"] if blocks is None else blocks, said

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from depthscope.errors import HookError, UsageError
 from depthscope.remedies._copies import Copies
+from depthscope.remedies._values import Held, exactly, held_in
 from depthscope.remedies._weight import matrices
 from depthscope.traces.attend import Attend, SdpaCall
 from depthscope.traces.look import Span
@@ -23,6 +24,7 @@ class Meets(Protocol):
     """What a site needs of the fix."""
 
     model: nn.Module
+    called: str
     at: str
     copies: Copies
     looking: bool
@@ -55,6 +57,9 @@ class Site:
                 self.meets.enters(block)
 
         return hook
+
+    def see(self, args: tuple, kwargs: dict) -> None:
+        """Called once, with the arguments of the first pass, before it begins."""
 
     def begin(self) -> None:
         """A forward pass begins."""
@@ -135,7 +140,7 @@ class Inside(Site):
     def begin(self) -> None:
         if getattr(self.meets.remedy, "is_off", False):
             return
-        _refuse_checkpointing(self.meets)
+        refuse_checkpointing(self.meets)
         self.follow = Follow(self.meets.model, self.spans, self._act)
         self.follow.__enter__()
 
@@ -177,7 +182,7 @@ class InAttention(Site):
     def begin(self) -> None:
         if self.meets.remedy.is_off:
             return
-        _refuse_checkpointing(self.meets)
+        refuse_checkpointing(self.meets)
         self.block = None
         self.attend = Attend(self)
         self.attend.__enter__()
@@ -211,7 +216,8 @@ class InWeights(Site):
     def begin(self) -> None:
         if self.meets.remedy.is_off:
             return
-        _refuse_checkpointing(self.meets)
+        refuse_checkpointing(self.meets)
+        refuse_sharding(self.meets)
         for matrix in self.matrices:
             matrix.put(self.meets.copies[matrix.path].weight(matrix.parameter))
         for span in self.spans:
@@ -222,12 +228,50 @@ class InWeights(Site):
             matrix.put_back()
 
 
+class InValues(Site):
+    """values: for the time of a pass the model computes with another W_V and W_O."""
+
+    def __init__(self, meets: Meets, spans: list[Span]) -> None:
+        super().__init__(meets, spans)
+        self.held: dict[str, Held] = {}
+
+    def see(self, args: tuple, kwargs: dict) -> None:
+        if self.meets.remedy.is_off:
+            return
+        refuse_sharding(self.meets)
+        blocks = [span.block for span in dict.fromkeys(self.spans) if self.meets.copies[span.block].acts]
+        try:
+            with torch.inference_mode(False), exactly(self.meets.model):  # what is found is used with gradients later
+                self.held = held_in(self.meets.model, blocks, args, kwargs)
+                for block, held in self.held.items():
+                    self.meets.copies[block].start_(*held.own(), held.heads)
+        except BaseException:
+            self.remove()  # the next pass looks again
+            raise
+
+    def begin(self) -> None:
+        if self.meets.remedy.is_off:
+            return
+        refuse_checkpointing(self.meets)
+        refuse_sharding(self.meets)
+        with exactly(self.meets.model):
+            for block, held in self.held.items():
+                held.put(*self.meets.copies[block].values(*held.own(), held.heads))
+        for span in self.spans:
+            self.meets.fires(span.block)
+
+    def end(self) -> None:
+        for held in self.held.values():
+            held.put_back()
+
+
 def site_of(at: str) -> type[Site]:
     """The way that belongs to the name of a site."""
-    return {"block_in": AtEnds, "block_out": AtEnds, "attn": InAttention, "weights": InWeights}.get(at, Inside)
+    ways = {"attn": InAttention, "weights": InWeights, "values": InValues}
+    return {"block_in": AtEnds, "block_out": AtEnds, **ways}.get(at, Inside)
 
 
-def _refuse_checkpointing(meets: Meets) -> None:
+def refuse_checkpointing(meets: Meets) -> None:
     """Activations that are computed again in the backward pass would be computed without the remedy."""
     modules = meets.model.modules()
     if (
@@ -236,6 +280,15 @@ def _refuse_checkpointing(meets: Meets) -> None:
         and any(getattr(m, "gradient_checkpointing", 0) for m in modules)
     ):
         raise UsageError(
-            f"fix_: {meets.remedy} at {meets.at} must be there in the backward pass too; with gradient checkpointing "
-            "blocks run again without it. Use at='block_out', or turn checkpointing off."
+            f"{meets.called}: {meets.remedy} at {meets.at} must be there in the backward pass too; with gradient "
+            "checkpointing blocks run again without it. Use at='block_out' where fix_ can, or turn checkpointing off."
+        )
+
+
+def refuse_sharding(meets: Meets) -> None:
+    """Weights that are cut over processes are gathered after a pass has begun, in the place of the remedy's."""
+    if any(hasattr(parameter, "device_mesh") for parameter in meets.model.parameters()):  # a DTensor
+        raise UsageError(
+            f"{meets.called}: weights must be whole for {meets.remedy} at {meets.at}; those of "
+            f"{type(meets.model).__name__} are cut over processes (FSDP). Use DDP, which copies the model."
         )
