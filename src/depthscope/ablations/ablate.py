@@ -1,0 +1,99 @@
+"""ds.ablate: scan a model with and without parts of its blocks, in all combinations (Dong et al. 2021, section 4)."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import combinations
+from typing import Any
+
+from torch import nn
+
+from depthscope._registry import unknown
+from depthscope.ablations.record import Ablations, Row
+from depthscope.ablations.without import MEANS, without_
+from depthscope.errors import UnknownNameError, UsageError
+from depthscope.scans.record import Scan
+from depthscope.scans.scan import scan
+from depthscope.traces.look import evaluated, is_cache
+
+DEFAULT = ("skips", "ffn", "norms")
+METRICS = ("relative_residual", "t_cos", "token_norm", "stable_rank")  # t_sim and t_div are always measured
+
+
+def ablate(
+    model: nn.Module,
+    inputs: Any,
+    *,
+    parts: Iterable[str] = DEFAULT,
+    metrics: Iterable[str] = (),
+    mask: Any = None,
+    blocks: str | Iterable[str] | None = None,
+    on_row: Callable[[int, int], None] | None = None,
+) -> Ablations:
+    """Measure how alike a model's tokens grow when parts of its blocks are taken out, in all 2^k combinations.
+
+    parts: see ds.without_; the paper's own surgery leaves the network's skip: ("attention_skip", "ffn", "norms").
+    inputs, mask, blocks: as for ds.scan. metrics: more of ds.metrics to measure. on_row is called with the number of
+    rows that are done and that of all.
+
+    The model runs with the weights it has, in evaluation mode because dropout would count as diversity, and is left as
+    it was.
+    """
+    names = checked([parts] if isinstance(parts, str) else parts)
+    if isinstance(inputs, Iterator):
+        inputs = list(inputs)  # they are read once for each row
+    _refuse_cache(inputs)
+    model = getattr(model, "_orig_mod", model)
+    chosen: dict[str, Any] = {
+        "metrics": dict.fromkeys((*METRICS, *metrics)),
+        "mask": mask,
+        "blocks": blocks if blocks is None or isinstance(blocks, str) else list(blocks),
+        "attention": False,
+    }
+    rows: list[Row] = []
+    with evaluated(model):
+        for removed in subsets(names):
+            if not removed:
+                rows.append(Row((), scan(model, inputs, **chosen)))
+            else:
+                with without_(model, *removed, blocks=_measured(rows[0].scan)):
+                    rows.append(Row(removed, scan(model, inputs, **chosen)))
+            if on_row is not None:
+                on_row(len(rows), 2 ** len(names))
+    return Ablations(names, tuple(rows))
+
+
+def checked(parts: Iterable[str]) -> tuple[str, ...]:
+    """The names of the parts, each known, none of them twice."""
+    names = tuple(parts)
+    for name in names:
+        if name not in MEANS:
+            raise UnknownNameError("ablate: " + unknown("part", name, MEANS))
+    means = [part for name in names for part in MEANS[name]]
+    if not names or len({*means}) < len(means):
+        raise UsageError(
+            f"ablate: parts must be one or more that do not overlap (skips are attention_skip and ffn_skip); "
+            f"got {', '.join(names) or 'none'}. Leave some out."
+        )
+    return names
+
+
+def subsets(names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """All combinations, from none of the names to all of them."""
+    for count in range(len(names) + 1):
+        yield from combinations(names, count)
+
+
+def _refuse_cache(inputs: Any) -> None:
+    batches = inputs if isinstance(inputs, list) else [inputs]
+    for batch in batches:
+        values = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, tuple) else ()
+        if any(map(is_cache, values)):
+            raise UsageError(
+                "ablate: inputs must hold the whole text; got a key-value cache, which the whole model has filled and "
+                "every row would make longer. Leave it out."
+            )
+
+
+def _measured(whole: Scan) -> list[str] | None:
+    """The blocks that the scan measured, so that they are those that are cut; None where one is made of two modules."""
+    names = list(dict.fromkeys(whole.block_names))
+    return None if any(" + " in name for name in names) else names
