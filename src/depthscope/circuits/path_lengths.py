@@ -1,0 +1,178 @@
+"""The PathLengths record: what the paths of every length contribute to a model's output."""
+
+import json
+import math
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from depthscope._files import whole_file
+from depthscope.errors import RecordError
+from depthscope.theory.path_counts import PathCounts, path_counts
+
+FORMAT, VERSION = "depthscope.paths", 1
+LOG_10 = math.log(10)
+FAINT = 0.1  # share of all lengths together below which the verdict does not divide by it
+ROUNDING = 1e-14  # a relative residual below this is not told from 0 in float64
+FORMS = {
+    "secant": "the whole model, its attention, norms and activations held at their values (secants)",
+    "tangent": "the whole model, its attention and norms held at their values, activations at their tangents",
+    "attention": "attention, as in the whole model, and skips alone: no norms, no feed-forward networks, no biases",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class PathLengths:
+    """For paths through exactly 0 .. depth attentions, (depth + 1,) each, mean over sequences, float64.
+
+    norm: |part| / |output|. share: <part, output> / |output|^2; with `constant`, that of the biases and of all else
+    that does not come from the tokens that enter block 1 (cross-attention, say), they sum to 1. cosine: of part and
+    output. energy: |part|^2 over the sum of all parts'. residual: the relative residual |part - 1 x^T| / |part| in Dong
+    et al.'s composite norm, 0 when a part is the same for all tokens.
+
+    alignment: |sum of parts| over the sum of |part|, 1 when all lengths pull together, near 0 when they cancel.
+    precision: of the numbers that were computed with, relative, with some room. error: by how much all parts together
+    miss the output. response_error: how much of the output's change, when the tokens that enter are nudged by 1%, the
+    frozen model misses (NaN for form "attention"). drawn: of single paths (circuits/sampled.py), where they were asked
+    for.
+    """
+
+    model: str
+    form: str
+    heads: list[int]
+    tokens: int
+    samples: int
+    norm: Tensor
+    share: Tensor
+    cosine: Tensor
+    energy: Tensor
+    residual: Tensor
+    constant: float
+    constant_norm: float
+    output_residual: float
+    alignment: float
+    precision: float
+    error: float
+    response_error: float
+    drawn: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def depth(self) -> int:
+        return len(self.heads)
+
+    @property
+    def counts(self) -> PathCounts:
+        """How many paths there are."""
+        return path_counts(heads=self.heads)
+
+    @property
+    def mean_length(self) -> float:
+        """The mean length of paths, weighted by the size of each length's part; counts.mean_length: by number."""
+        weights = self.norm.nan_to_num() / self.norm.nan_to_num().sum()
+        return float(weights @ torch.arange(self.depth + 1, dtype=torch.float64))
+
+    @property
+    def floor(self) -> float:
+        """Parts of a norm below it are rounding: they are differences from the constant."""
+        return self.precision * self.constant_norm
+
+    @property
+    def residual_floor(self) -> Tensor:
+        """A relative residual below this is rounding, (depth + 1,): of the part, or of the constant beside it."""
+        return (self.precision + self.floor / self.norm).nan_to_num(torch.inf, posinf=torch.inf).clamp(min=ROUNDING)
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: up to which length the output is made, and how few paths that are."""
+        text = self._reach() + (
+            f" A path drawn at random goes through {self.counts.mean_length:.1f} attentions; weighted by what they "
+            f"contribute, the mean is {self.mean_length:.1f}."
+        )
+        told = (self.residual_floor < 0.1).nonzero()
+        last = int(told.max()) if len(told) else 0
+        alike = float(torch.maximum(self.residual, self.residual_floor)[last])
+        if alike < 0.1:
+            is_told = bool(self.residual[last] > self.residual_floor[last])
+            same = f"relative residual {alike:.1g}" if is_told else "relative residual 0, but for rounding"
+            which = "the longest paths add" if last == self.depth else f"paths through {last} attentions add"
+            text += f" What {which} is nearly the same for all tokens ({same})."
+        return text
+
+    def _reach(self) -> str:
+        """Up to which length the output is made; nothing where too little of it comes from the tokens to be shared."""
+        whole = float(self.share.sum())
+        if whole < FAINT:
+            tokens = f"{round(whole, 2) + 0.0:.0%}"
+            return (
+                f"Biases make {self.constant:.0%} of the output; along it, what comes from the tokens is {tokens}, too "
+                "little to be shared among lengths."
+            )
+        made = self.share.cumsum(0) / whole
+        reach = min(k for k in range(self.depth + 1) if bool((made[k:] >= 0.9).all()))
+        few = float(torch.logsumexp(self.counts.log10_shares[: reach + 1] * LOG_10, 0)) / LOG_10
+        through = f"Paths through at most {reach} of {self.depth} attentions make" if reach else "Skips alone make"
+        back = ", some of which longer paths take back," if float(made[reach]) > 1.05 else ""
+        return (
+            f"{through} {float(made[reach]):.0%} of what reaches the output from the tokens{back} and are "
+            f"{_portion(few)} of all paths."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        record = {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+        more = {"log10_counts": _plain(self.counts.log10_counts), "verdict": self.verdict}
+        return {"format": FORMAT, "version": VERSION, **record, **more}
+
+    @classmethod
+    def from_dict(cls, record: dict[str, Any]) -> "PathLengths":
+        got = (record.get("format"), record.get("version")) if isinstance(record, dict) else (type(record).__name__, 0)
+        missing = [f.name for f in fields(cls) if f.name not in record] if got == (FORMAT, VERSION) else ["format"]
+        if missing:
+            raise RecordError(
+                f"PathLengths: a record must be a {FORMAT} of version {VERSION} with all its fields; got {got[0]!r}, "
+                f"{got[1]!r} without {', '.join(missing)}. Was it written by save()?"
+            )
+        read = {f.name: _read(record[f.name], f.type) for f in fields(cls)}
+        return cls(**read)
+
+    def save(self, path: str | Path) -> None:
+        with whole_file(path) as part:
+            part.write_text(json.dumps(self.to_dict(), indent=1, allow_nan=False))
+
+    @classmethod
+    def load(cls, path: str | Path) -> "PathLengths":
+        try:
+            return cls.from_dict(json.loads(Path(path).read_text()))
+        except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise RecordError(f"PathLengths.load: {str(path)!r} must be JSON written by save(); {error}.") from None
+
+    def __str__(self) -> str:
+        from depthscope.reports.paths import paths_text
+
+        return paths_text(self)
+
+
+def _portion(log10: float) -> str:
+    share = 10**log10
+    return f"{share:.0%}" if share >= 0.1 else f"{share:.2%}" if share >= 1e-4 else f"one in 10^{-log10:.0f}"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return _plain(value.tolist())
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return str(value) if isinstance(value, float) and value - value != 0 else value
+
+
+def _read(value: Any, kind: Any) -> Any:
+    if kind is Tensor:
+        return torch.tensor([float(one) for one in value], dtype=torch.float64)
+    if isinstance(value, dict):
+        return {key: _read(one, Tensor) for key, one in value.items()}
+    return float(value) if kind is float else value

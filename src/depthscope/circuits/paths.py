@@ -1,0 +1,174 @@
+"""ds.paths: a model's output as a sum over path lengths, over all (1 + H)^L paths (Dong et al. 2021, section 3)."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from depthscope._registry import unknown
+from depthscope.circuits._joins import read_joins
+from depthscope.circuits.circuit import read_circuit
+from depthscope.circuits.linearised import linearise
+from depthscope.circuits.path_lengths import FORMS, PathLengths
+from depthscope.circuits.sampled import draw_lengths
+from depthscope.circuits.weights import looked_at, read_weights
+from depthscope.errors import HookError, MaskError, UnknownNameError, UsageError
+from depthscope.metrics import relative_residual
+from depthscope.theory.paths import attend, by_length
+from depthscope.traces.inputs import Batch, batches
+
+MISSED = {torch.float16: 2e-2, torch.bfloat16: 1e-1}  # of the output, by all parts together; others: 1e-3
+
+
+def paths(
+    model: nn.Module,
+    inputs: Any,
+    *,
+    form: str = "secant",
+    blocks: str | Iterable[str] | None = None,
+    mask: Any = None,
+    draw: int = 0,
+) -> PathLengths:
+    """What the paths through exactly 0, 1, .. L attentions contribute to the output of the last block.
+
+    form: "secant" (the whole model; attention, norms and activations held at the values they have on these inputs),
+    "tangent" (the same with activations at their tangents), "attention" (the paper's network: attention and skips
+    alone, no norms, feed-forward networks or biases; each P is the one that the whole model computes). inputs, mask,
+    blocks: as for ds.scan. draw: so many single paths of each length too, with form "attention".
+
+    Dropout is off, and the model is left as it was.
+    """
+    if form not in FORMS:
+        raise UnknownNameError("paths: " + unknown("form", form, FORMS))
+    if draw and form != "attention":
+        raise UsageError("paths: single paths can be drawn of attention alone; pass form='attention' with draw.")
+    if draw == 1 or draw < 0:
+        raise UsageError(f"paths: a standard error needs two paths or more; got draw={draw}.")
+    chosen = blocks if blocks is None or isinstance(blocks, str) else list(blocks)
+    split = _attention_alone if form == "attention" else _whole_model
+    rows, splits = [], []
+    for batch in batches(model, inputs, mask):
+        splits.append(split(model, batch, form, chosen, draw))
+        rows.append(_measured(splits[-1], batch.mask))
+    return _record(model, form, splits, rows)
+
+
+@dataclass(frozen=True, eq=False)
+class _Split:
+    """output (B, n, d) = constant + sum of parts (L + 1, B, n, d)."""
+
+    output: Tensor
+    constant: Tensor
+    parts: Tensor
+    heads: list[int]
+    error: float
+    response_error: float
+    dtype: torch.dtype
+    drawn: dict[str, Tensor]
+
+
+def _whole_model(model: nn.Module, batch: Batch, form: str, blocks: Any, draw: int) -> _Split:
+    batch_again, looked = looked_at(model, batch.kwargs or batch.args, blocks)
+    found = linearise(model, batch_again, looked, line=form)
+    limit = MISSED.get(found.dtype, 1e-3)
+    if not found.error <= limit:
+        raise HookError(
+            f"paths: the frozen {type(model).__name__} must give its own output; it misses it by {found.error:.1e} of "
+            f"its size, more than {limit:g}. A function in its blocks is neither linear nor known to be frozen: use "
+            "form='attention'."
+        )
+    if not found.uncounted <= limit:
+        raise HookError(
+            f"paths: a block must attend once, and attention must join the stream by itself; {found.uncounted:.1e} of "
+            f"what {type(model).__name__} adds does otherwise, more than {limit:g}. Where a block attends twice, or "
+            "another branch is added to attention before both join, lengths cannot be told."
+        )
+    parts = (found.output, found.constant, found.parts, found.heads)
+    return _Split(*parts, found.error, found.response_error, found.dtype, drawn={})
+
+
+def _attention_alone(model: nn.Module, batch: Batch, form: str, blocks: Any, draw: int) -> _Split:
+    inputs = batch.kwargs or batch.args
+    batch_again, looked = looked_at(model, inputs, blocks)
+    twice = next((span for span in looked.spans if span.attentions > 1), None)
+    if twice is not None:
+        raise HookError(
+            f"paths: every block must attend once; {twice.block} of {type(model).__name__} does so {twice.attentions} "
+            "times. Cross-attention and second attentions are no part of the paper's network: choose others by blocks=."
+        )
+    joins = read_joins(model, batch_again, looked)
+    weights = read_weights(model, inputs, blocks=blocks)
+    circuit = read_circuit(model, inputs, blocks=blocks, weights=weights)
+    P = [_stochastic(P, circuit.dtype) for P in circuit.P]
+    W_V = [w.W_V for w in weights]
+    W_O = [w.W_O * (join.branch / join.skip) for w, join in zip(weights, joins, strict=True)]
+    X = circuit.X
+    for join in joins:
+        X = X * join.skip  # the skips' factors, all at once: every path meets each of them
+    parts = by_length(X, P, W_V, W_O)
+    output = circuit.X
+    for P_l, w, join in zip(P, weights, joins, strict=True):
+        output = join.skip * output + join.branch * attend(P_l, w.W_V, w.W_O, output)
+    error = float((parts.sum(0) - output).norm() / output.norm())
+    heads = [w.heads for w in weights]
+    drawn = draw_lengths(X, P, W_V, W_O, parts, draw, batch.mask) if draw else {}
+    return _Split(output, torch.zeros_like(output), parts, heads, error, float("nan"), torch.float64, drawn)
+
+
+def _stochastic(P: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rows that sum to 1 but for the rounding of the model's dtype, which would keep tokens apart, sum to 1."""
+    total = P.sum(-1, keepdim=True)
+    return torch.where((total - 1).abs() < 16 * torch.finfo(dtype).eps, P / total, P)
+
+
+def _measured(split: _Split, mask: Tensor | None) -> dict[str, Tensor]:
+    """Numbers of every sequence: (L + 1, B), or (B,) where there is one of them."""
+    if mask is not None and mask.shape != split.output.shape[:-1]:
+        raise MaskError(
+            f"paths: mask must have one entry for each token, shape {tuple(split.output.shape[:-1])}; got "
+            f"{tuple(mask.shape)}. Give 1 for a token and 0 for padding."
+        )
+    seen = 1.0 if mask is None else mask.to(split.output)[..., None]
+    output, constant, parts = (X * seen for X in (split.output, split.constant, split.parts))
+
+    def size(X: Tensor) -> Tensor:
+        return X.square().sum((-2, -1)).sqrt()
+
+    along = (parts * output).sum((-2, -1))
+    energies = size(parts).square()
+    every = None if mask is None else mask.expand(parts.shape[:-1])
+    return {
+        "norm": size(parts) / size(output),
+        "share": along / size(output).square(),
+        "cosine": along / (size(parts) * size(output)),
+        "energy": energies / energies.sum(0),
+        "residual": relative_residual(split.parts, mask=every),
+        "constant": (constant * output).sum((-2, -1)) / size(output).square(),
+        "constant_norm": size(constant) / size(output),
+        "alignment": size(parts.sum(0)) / size(parts).sum(0),
+        "output_residual": relative_residual(split.output, mask=mask),
+    }
+
+
+def _record(model: nn.Module, form: str, splits: list[_Split], rows: list[dict[str, Tensor]]) -> PathLengths:
+    if len({tuple(s.heads) for s in splits}) > 1:
+        raise UsageError("paths: every batch must run through the same blocks; they differ. Give batches of one kind.")
+    means = {name: torch.cat([row[name] for row in rows], -1).mean(-1) for name in rows[0]}
+    numbers: dict[str, Any] = {name: value if value.ndim else float(value) for name, value in means.items()}
+    samples = torch.tensor([len(s.output) for s in splits], dtype=torch.float64)
+    weights = samples / samples.sum()
+    drawn = {name: weights @ torch.stack([s.drawn[name] for s in splits]) for name in splits[0].drawn}
+    return PathLengths(
+        model=type(model).__name__,
+        form=form,
+        heads=splits[0].heads,
+        tokens=splits[0].output.shape[-2],
+        samples=int(samples.sum()),
+        precision=8 * max(torch.finfo(s.dtype).eps for s in splits),
+        error=max(s.error for s in splits),
+        response_error=max(s.response_error for s in splits),
+        drawn=drawn,
+        **numbers,
+    )
