@@ -4,6 +4,7 @@ import math
 
 from torch import Tensor
 
+from depthscope._registry import TABLES
 from depthscope.reports.chart import sampled
 from depthscope.scans.record import Scan
 from depthscope.scans.verdict import floor_of
@@ -52,9 +53,12 @@ def table(scan: Scan, most: int = 13) -> tuple[list[str], list[list[str]]]:
 
 
 def by_position(scan: Scan) -> tuple[list[str], list[list[str]], str]:
-    """Column names, cells, legend: ranges of positions, and the first token of a decoder, at quarters of the depth."""
+    """Column names, cells, legend: ranges of positions, a decoder's first token, metrics that are measured only when
+    asked for; at quarters of the depth."""
     rows = {name: values for name, values in scan.states.items() if "[" in name}
     legend = [RANGES] if rows else []
+    asked = [name for name in scan.states if name in TABLES["metric"] and not TABLES["metric"][name].facts.default]
+    rows |= {name: scan.states[name] for name in asked}  # by name: they have no column above
     if scan.causal and {"first_token_similarity", "sink_mass"} <= {*scan.keys()}:
         rows |= {name: scan[name] for name in ("first_token_similarity", "sink_mass", "sink_chance")}
         legend.append(FIRST)
