@@ -1,5 +1,6 @@
 """Pure formulas on numbers or tensors: what the papers predict, to be held against what the metrics measure."""
 
+from depthscope.theory.asymptotics import Asymptotics, asymptotics
 from depthscope.theory.backward import gradient_growth, growth_of_diverse_tokens
 from depthscope.theory.conditions import Preconditions, preconditions
 from depthscope.theory.depth import block_gain, collapse_depth, critical_tau, limit_factor, odds, similarity_after
@@ -13,7 +14,19 @@ from depthscope.theory.depth_laws import (
 )
 from depthscope.theory.growth import expected_energy, expected_xi, mu_bar, mu_bounds
 from depthscope.theory.kernels import kernel
+from depthscope.theory.layer_spectrum import LayerSpectrum, layer_spectrum
 from depthscope.theory.participation import participation
+from depthscope.theory.path_counts import PathCounts, path_counts
+from depthscope.theory.path_samples import Sampled, draw_paths, sampled_paths
+from depthscope.theory.paths import along_path, attend, by_length, every_path, path_matrices
+from depthscope.theory.rank_collapse import (
+    attention_bound,
+    contraction_radius,
+    head_norms,
+    printed_skip_bound,
+    rank_collapse_bound,
+    skip_bound,
+)
 from depthscope.theory.rate import (
     doubly_stochastic_bound,
     expected_rate,
@@ -23,6 +36,8 @@ from depthscope.theory.rate import (
     ratio_lower_bound,
 )
 from depthscope.theory.ratio import concentration_gamma, expected_eta, expected_ratio
+from depthscope.theory.smoothing_regions import Disc, always_smooths, never_smooths, sharpening_disc
+from depthscope.theory.softmax_perturbation import column_growth, exchange_gamma, score_residual, score_spread
 from depthscope.theory.stacks import covariances_by_depth, overlaps_by_depth, similarity_by_depth
 from depthscope.theory.two_numbers import network_gain
 
@@ -62,4 +77,32 @@ __all__ = [
     "depth_scaled_growth",
     "gradient_growth",
     "growth_of_diverse_tokens",
+    "rank_collapse_bound",
+    "contraction_radius",
+    "head_norms",
+    "attention_bound",
+    "skip_bound",
+    "printed_skip_bound",
+    "score_residual",
+    "score_spread",
+    "column_growth",
+    "exchange_gamma",
+    "path_counts",
+    "PathCounts",
+    "attend",
+    "by_length",
+    "along_path",
+    "path_matrices",
+    "every_path",
+    "draw_paths",
+    "sampled_paths",
+    "Sampled",
+    "LayerSpectrum",
+    "layer_spectrum",
+    "always_smooths",
+    "never_smooths",
+    "Disc",
+    "sharpening_disc",
+    "Asymptotics",
+    "asymptotics",
 ]
