@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from depthscope._registry import TABLES, import_folder, unknown
-from depthscope.errors import ForwardError, MissingExtraError, UnknownNameError, UsageError
+from depthscope.errors import DepthscopeError, ForwardError, MissingExtraError, UnknownNameError, UsageError
 from depthscope.models.random_inputs import random_inputs
 from depthscope.models.sizes import Sizes
 
@@ -72,6 +72,8 @@ def call(target: str) -> Any:
         raise UnknownNameError(f"{target}: " + unknown("function", function_name, names))
     try:
         return function()
+    except DepthscopeError:  # says already what to do
+        raise
     except Exception as error:
         raise ForwardError(
             f"{target}: must return without arguments; it raised {type(error).__name__}: {error}."
