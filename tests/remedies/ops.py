@@ -9,7 +9,7 @@ from depthscope._registry import TABLES
 from depthscope.remedies._remedy import Remedy
 
 SHELF = {
-    name: kind for name, kind in TABLES["remedy"].items() if kind.at not in ("attn", "weights")
+    name: kind for name, kind in TABLES["remedy"].items() if kind.at not in ("attn", "weights", "values")
 }  # those at a site of tokens
 B, N, D = 2, 6, 4
 

@@ -57,7 +57,7 @@ def remedies() -> tuple[list[str], list[list[str]]]:
     from depthscope.models.design import shelves
 
     def causal(remedy: Any) -> str:
-        if remedy.at in ("attn", "weights"):
+        if remedy.at in ("attn", "weights", "values"):
             return "safe"
         return _pairs(remedy.causal) if remedy.causal else "no form"
 
