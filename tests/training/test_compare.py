@@ -23,7 +23,7 @@ from depthscope.reports.comparisons import comparison_text
 from depthscope.reports.training_curves import picture
 from depthscope.training.arms import CAVEAT, arm
 from depthscope.training.build import Build
-from depthscope.training.compare import _room
+from depthscope.training.compare import room
 from depthscope.training.comparison import Comparison
 from depthscope.training.job import Job, _telling, code, key
 from depthscope.training.lane import Lane, thinned
@@ -387,7 +387,7 @@ def test_a_process_that_lives_is_not_gone() -> None:
 def test_cores_are_counted_where_the_system_cannot_say_which_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 7)
-    assert _room() == 7
+    assert room() == 7
 
 
 def test_trials_of_a_worker_that_is_gone_are_done_by_others(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from depthscope.errors import UsageError
 
 def command(
     task: Annotated[
-        str, typer.Argument(help="The task: digits, cifar10, pydoc, wikitext2, ... (depthscope ls tasks).")
+        str, typer.Argument(help="The task: digits, cifar10, pydoc, wikitext2, sorting, ... (depthscope ls tasks).")
     ] = "digits",
     arms: Annotated[
         str,
@@ -26,18 +26,23 @@ def command(
     ] = "post_norm,pre_norm,de_escalate",
     seeds: Annotated[int, typer.Option(help="Seeds of weights and data order, the same for all arms.")] = 3,
     data: Annotated[str | None, typer.Option(help="Where images or text are: a file, a folder or a hub id.")] = None,
-    depth: Annotated[int, typer.Option(help="Blocks.")] = 24,
+    depth: Annotated[int | None, typer.Option(help="Blocks; else what suits the task.")] = None,
     width: Annotated[int | None, typer.Option("--width", "--d", help="Width d; else what suits the task.")] = None,
-    heads: Annotated[int, typer.Option("--heads", "--h", help="Attention heads.")] = 4,
+    heads: Annotated[int | None, typer.Option("--heads", "--h", help="Attention heads; else what suits it.")] = None,
     ffn: Annotated[
         int | None, typer.Option("--ffn", "--q", help="Width of the feed-forward networks; else twice d.")
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs; else 6 for images, 4 stretches of text.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Images, or rows of text, of a step; else 64 or 16.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs; else what suits the task.")] = None,
+    batch: Annotated[
+        int | None, typer.Option(help="Images, or rows of text, of a step; else what suits the task.")
+    ] = None,
     lr: Annotated[
-        float,
-        typer.Option(help="Learning rate of arms without one of their own; with --search the first that is tried."),
-    ] = 1e-3,
+        float | None,
+        typer.Option(
+            help="Learning rate of arms without one of their own, else what suits the task; with --search the first "
+            "that is tried."
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="Another setting of recipe, model or task: --set clip=1 --set weights=xavier."),

@@ -16,22 +16,22 @@ from depthscope.errors import UsageError
 
 def command(
     task: Annotated[
-        str, typer.Argument(help="The task: digits, cifar10, pydoc, wikitext2, ... (depthscope ls tasks).")
+        str, typer.Argument(help="The task: digits, cifar10, pydoc, wikitext2, sorting, ... (depthscope ls tasks).")
     ] = "digits",
     data: Annotated[str | None, typer.Option(help="Where images or text are: a file, a folder or a hub id.")] = None,
     wiring: Annotated[str, typer.Option(help="post_norm, pre_norm, ... (depthscope ls models).")] = "post_norm",
     remedy: Annotated[str | None, typer.Option(help="A remedy in every block, for example de_escalate.")] = None,
     tau: Annotated[float | None, typer.Option(help="Strength of de_escalate and gain_control.")] = None,
     at: Annotated[str | None, typer.Option(help="Where the remedy acts, for example block_out or ffn_in.")] = None,
-    depth: Annotated[int, typer.Option(help="Blocks.")] = 24,
+    depth: Annotated[int | None, typer.Option(help="Blocks; else what suits the task.")] = None,
     width: Annotated[int | None, typer.Option("--width", "--d", help="Width d; else what suits the task.")] = None,
-    heads: Annotated[int, typer.Option("--heads", "--h", help="Attention heads.")] = 4,
+    heads: Annotated[int | None, typer.Option("--heads", "--h", help="Attention heads; else what suits it.")] = None,
     ffn: Annotated[
         int | None, typer.Option("--ffn", "--q", help="Width of the feed-forward networks; else twice d.")
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs; else 6 for images, 4 stretches of text.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs; else what suits the task.")] = None,
     batch: Annotated[int | None, typer.Option(help="Images, or rows of text, of a step, over all processes.")] = None,
-    lr: Annotated[float, typer.Option(help="Learning rate.")] = 1e-3,
+    lr: Annotated[float | None, typer.Option(help="Learning rate; else what suits the task.")] = None,
     seed: options.Seed = 0,
     settings: Annotated[
         list[str] | None,
@@ -66,7 +66,7 @@ def command(
     first = os.environ.get("RANK", "0") == "0"
     try:
         with ExitStack() as stack:
-            shown = stack.enter_context(bar(f"{task}: {remedy or wiring}, depth {depth}")) if first else None
+            shown = stack.enter_context(bar(f"{task}: {remedy or wiring}, depth {build.depth}")) if first else None
             where: dict[str, Any] = {"parallel": parallel, "processes": processes, "log_with": log_with}
             run = train(build, learned, recipe, folder=folder, every_steps=every_steps, progress=shown, **where)
     finally:

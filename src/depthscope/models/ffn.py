@@ -1,5 +1,6 @@
 """Feed-forward networks by the name of their activation (Algorithm 1, step 3)."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -48,3 +49,14 @@ class SwiGLU(FeedForward):
 
     def hidden(self, Y: Tensor) -> Tensor:
         return F.silu(self.W_gate(Y)) * self.W_1(Y)
+
+
+@shelve("activation", name="none")
+class NoNetwork(nn.Module):
+    """FFN(Y) = 0: attention, residuals and norms alone, as Dong et al. 2021 train their small tasks"""
+
+    def __init__(self, design: Design) -> None:
+        super().__init__()
+
+    def forward(self, Y: Tensor) -> Tensor:
+        return torch.zeros_like(Y)

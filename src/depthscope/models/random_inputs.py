@@ -22,11 +22,14 @@ def random_inputs(model: nn.Module, n: int = 64, batch: int = 4, seed: int = 0) 
         longest = getattr(config, "max_position_embeddings", None) or n + OFFSET
         return torch.randint(0, config.vocab_size, (batch, max(1, min(n, longest - OFFSET))), generator=chance)
     words = getattr(getattr(model, "vocabulary", None), "vocabulary", None)  # ds.models.transformer_xl, decoder
-    if words:
-        longest = len(getattr(model, "positions", range(n)))
-        return torch.randint(0, words, (batch, min(n, longest)), generator=chance)
+    words = words or getattr(model, "words", None)  # ds.models.tagger
+    if isinstance(words, int):
+        places: Any = getattr(model, "positions", None)
+        return torch.randint(0, words, (batch, n if places is None else min(n, len(places))), generator=chance)
     if hasattr(model, "channels") and hasattr(model, "side"):  # ds.models.vit
         return torch.randn(batch, model.channels, model.side, model.side, generator=chance)  # type: ignore[call-overload]
+    if hasattr(model, "channels") and hasattr(model, "words"):  # ds.models.tagger on points
+        return torch.randn(batch, n, model.channels, generator=chance)  # type: ignore[call-overload]
     if side:
         height, width = (side, side) if isinstance(side, int) else side
         return torch.randn(batch, getattr(config, "num_channels", 3), height, width, generator=chance)

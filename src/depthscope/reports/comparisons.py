@@ -12,6 +12,7 @@ from depthscope.training.significance import FEWEST, LEVEL
 
 FOLDED = {"arm": 13, "seeds": 5}  # may take several lines, of no fewer letters
 STATED = {"bits_per_character": "bits/char", "perplexity": "perplexity"}  # of a loss, as the field writes it
+DAMAGED = "accuracy_"  # with the damage behind it: of the same model on test images made worse
 
 
 def comparison_view(comparison: Comparison) -> Any:
@@ -47,16 +48,17 @@ def comparison_text(comparison: Comparison, width: int = 110) -> str:
 def header(comparison: Comparison) -> str:
     """One line: what was trained on what, for how long."""
     base, recipe, facts = comparison.base, comparison.recipe, comparison.facts
+    network = f"ffn {base.q}" if facts.get("ffn", True) else "no ffn"
     return (
         f"{comparison.task}: {facts['data']}; {facts['model']} of {base.depth} blocks, d {base.d}, {base.h} "
-        f"heads, ffn {base.q}, {base.weights} weights; "
+        f"heads, {network}, {base.weights} weights; "
         f"{epochs_in_words(recipe.epochs)} of batch {recipe.batch} ({comparison.steps} steps)"
     )
 
 
 def cells(lane: Lane, comparison: Comparison) -> dict[str, str]:
     """The line of an arm, by the names of the columns."""
-    measured = {what for one in comparison.lanes for run in one.done.values() for what in run.final["test"]}
+    measured = _measured(comparison)
     line = {"arm": lane.arm.name, "lr": rate_words(lane.lr)}
     if comparison.score.name == "accuracy":
         line["test accuracy"] = comparison.score.words(lane.mean("test", "accuracy"), lane.spread("test", "accuracy"))
@@ -70,6 +72,11 @@ def cells(lane: Lane, comparison: Comparison) -> dict[str, str]:
     return line | {"seconds": f"{lane.seconds:.0f}", "seeds": counts(lane)}
 
 
+def _measured(comparison: Comparison) -> dict[str, None]:
+    """The names of all that was measured on the test split, in that order."""
+    return dict.fromkeys(w for lane in comparison.lanes for run in lane.done.values() for w in run.final["test"])
+
+
 def counts(lane: Lane) -> str:
     """How many seeds the means are over, and what became of the others."""
     done, all_ = len(lane.done), len(lane.runs) + len(lane.failed)
@@ -81,6 +88,7 @@ def sentences(comparison: Comparison) -> list[tuple[str, str]]:
     """What follows, and in which style it is printed: losses first, then differences, the caveats last."""
     lines = [(words, "red") for lane in comparison.lanes for words in (*_lost(lane), *_leaks(lane))]
     lines += [(words, "") for words in _honest(comparison)]
+    lines += [(words, "") for words in _damaged(comparison)]
     lines += [(words, "") for lane in comparison.ranked for words in _at_chance(lane, comparison)]
     lines += [(words, "bold") for words in differences_in_words(comparison)]
     lines += [
@@ -115,13 +123,13 @@ def differences_in_words(comparison: Comparison) -> list[str]:
 
 
 def _on_this_split(comparison: Comparison) -> str:
-    """What seeds cannot tell: the deviation of an accuracy over other test images, the largest of all arms."""
-    images = comparison.facts["count"]
+    """What seeds cannot tell: the deviation of an accuracy over other test examples, the largest of all arms."""
+    count, asked = comparison.facts["count"], comparison.facts.get("asked", "images")
     if comparison.score.name == "loss":
-        return f"on these {images:,} test tokens; another text would move all losses"
+        return f"on these {count:,} test tokens; another text would move all losses"
     means = [lane.mean("test", "accuracy") for lane in comparison.lanes if lane.done]
-    moved = 100 * max(math.sqrt(p * (1 - p) / images) for p in means)
-    return f"on these {images} test images; other images would move an accuracy by about ± {moved:.1f} points"
+    moved = 100 * max(math.sqrt(p * (1 - p) / count) for p in means)
+    return f"on these {count} test {asked}; other {asked} would move an accuracy by about ± {moved:.1f} points"
 
 
 def _difference(one: Any, comparison: Comparison) -> str:
@@ -171,6 +179,16 @@ def _honest(comparison: Comparison) -> list[str]:
         "The test losses are honest: fed only what came before a token, these arms predict it as well as when the "
         "segment is fed at once (gap: mean change of a token's loss, in windows of the test split)."
     ]
+
+
+def _damaged(comparison: Comparison) -> list[str]:
+    """The same models on test images made worse, a line for each kind and strength of damage."""
+    lines = []
+    for what in (what for what in _measured(comparison) if what.startswith(DAMAGED)):
+        scores = ((lane.arm.name, lane.mean("test", what), lane.spread("test", what)) for lane in comparison.lanes)
+        words = ", ".join(f"{name} {comparison.score.words(mean, spread)}" for name, mean, spread in scores)
+        lines.append(f"On test images with {what.removeprefix(DAMAGED).replace('_', ' ')}: {words}.")
+    return lines
 
 
 def _at_chance(lane: Lane, comparison: Comparison) -> list[str]:

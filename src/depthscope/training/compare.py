@@ -78,7 +78,7 @@ def compare(
     if "log_every" not in choices:
         recipe = replace(recipe, log_every=math.ceil(recipe.steps(len(data)) / LOOKS))
     with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as place:
-        plan = Plan(Path(place), data, chosen.options, base, recipe, numbers, processes or _room(), watch)
+        plan = Plan(Path(place), data, chosen.options, base, recipe, numbers, processes or room(), watch)
         rates, trials, words = plan.search(lanes, search, storage) if search else ({}, {}, "")
         result = plan.compare(lanes, rates, trials, words)
         if folder is not None:
@@ -108,7 +108,7 @@ def _numbers(seeds: int | Sequence[int]) -> list[int]:
     return numbers
 
 
-def _room() -> int:
+def room() -> int:
     """Jobs that fit side by side: one for a core, but a GPU is not shared."""
     if torch.accelerator.is_available():
         return 1

@@ -23,14 +23,14 @@ from depthscope.training.run import Run
 from depthscope.training.tasks import task as load_task
 
 FORMAT = "depthscope.job"
-VERSION = 1
+VERSION = 2  # 1 did not say keep
 CODE = ("models", "remedies", "training")  # folders of depthscope
 JOB, STEPS, ERRORS = "job.json", "steps.txt", "errors.txt"  # in the folder of a job: what to do, how far it is, why not
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What to train and where. label: for people. options: of the task, plain data."""
+    """What to train and where. label: for people. options: of the task, plain data. keep: the weights at the end."""
 
     label: str
     folder: Path
@@ -38,10 +38,11 @@ class Job:
     options: dict[str, Any]
     build: Build
     recipe: Recipe
+    keep: bool = False
 
     def write(self) -> Path:
         """The file that the process reads; returns its path."""
-        settings = {"task": self.task, "options": self.options}
+        settings = {"task": self.task, "options": self.options, "keep": self.keep}
         record = {"format": FORMAT, "version": VERSION, "label": self.label, **settings}
         record |= {"build": self.build.to_dict(), "recipe": self.recipe.to_dict()}
         path = self.folder / JOB
@@ -57,7 +58,7 @@ class Job:
             if (record["format"], record["version"]) != (FORMAT, VERSION):
                 raise ValueError(f"got {record['format']!r} {record['version']!r}")
             build, recipe = Build(**record["build"]), Recipe(**record["recipe"])
-            return cls(record["label"], path.parent, record["task"], record["options"], build, recipe)
+            return cls(record["label"], path.parent, record["task"], record["options"], build, recipe, record["keep"])
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise RecordError(
                 f"{path}: must be a job of format {FORMAT!r}, version {VERSION}; {error}. "
@@ -100,7 +101,7 @@ def do(job: Job, parent: int) -> Run:
     with open(job.folder / STEPS, "w") as steps:
         tell, task = _telling(steps, parent), load_task(job.task, **job.options)
         run = train(job.build, task, job.recipe, folder=job.folder, progress=tell, lock=False)
-    if run.ended:  # a comparison is of numbers; the weights of all its runs would fill a disk
+    if run.ended and not job.keep:  # a comparison is of numbers; the weights of all its runs would fill a disk
         for folder in checkpoint.folders(job.folder):
             shutil.rmtree(folder, ignore_errors=True)
     return run

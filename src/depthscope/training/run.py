@@ -107,7 +107,9 @@ class Run:
 def _in_words(measured: dict[str, float]) -> str:
     """loss 0.241, accuracy 97.0%"""
     return ", ".join(
-        f"{name.replace('_', ' ')} {value:.1%}" if name == "accuracy" else f"{name.replace('_', ' ')} {value:.4g}"
+        f"{name.replace('_', ' ')} {value:.1%}"
+        if name.startswith("accuracy")
+        else f"{name.replace('_', ' ')} {value:.4g}"
         for name, value in measured.items()
     )
 

@@ -39,6 +39,7 @@ class SubLN(PreNorm):
         return self.gamma if role in ("W", "W_O", "W_1", "W_2") else 1.0
 
     def fit_(self, attention: nn.Module, ffn: nn.Module) -> None:
-        W_O, W_2 = attention.W_O, ffn.W_2
+        W_O, W_2 = attention.W_O, getattr(ffn, "W_2", None)  # there may be no network
         attention.W_O = _Projection(W_O) if isinstance(W_O, nn.Linear) else nn.LayerNorm(self.norm_1.normalized_shape)
-        ffn.W_2 = _Projection(W_2)  # type: ignore[arg-type]
+        if W_2 is not None:
+            ffn.W_2 = _Projection(W_2)

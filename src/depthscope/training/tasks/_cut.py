@@ -17,9 +17,9 @@ def cut(split: Split, count: int, *, where: str) -> tuple[Split, Split]:
     return split.take(order[taken]), split.take(order[~taken])
 
 
-def limit(split: Split, count: int | None, *, where: str) -> Split:
+def limit(split: Split, count: int | None, *, where: str, seed: int = SEED) -> Split:
     """`count` images of the split, or all, shuffled: folders come sorted by class, and monitors look at the first."""
-    order = _order(split)
+    order = _order(split, seed)
     if count is not None:
         check_count(count, len(split), where)
         order = order[stratified(split.labels[order], count)]
@@ -47,5 +47,5 @@ def check_count(count: object, most: int, where: str) -> None:
         )
 
 
-def _order(split: Split) -> Tensor:
-    return torch.randperm(len(split), generator=torch.Generator().manual_seed(SEED))
+def _order(split: Split, seed: int = SEED) -> Tensor:
+    return torch.randperm(len(split), generator=torch.Generator().manual_seed(seed))

@@ -6,14 +6,28 @@ import torch
 
 from depthscope._registry import shelve
 from depthscope.errors import MissingExtraError, UsageError
+from depthscope.training.tasks._damage import Strengths, damages
 from depthscope.training.tasks._images import ImageTask, Split, make_task
+from depthscope.training.tasks._spoiled import spoiled
 
 TRAIN, VALID = 1200, 237  # the other 360 are the test split
 
 
 @shelve("task")
-def digits(*, train: int | None = None) -> ImageTask:
-    """Handwritten digits, 1 x 8 x 8, patches of 2; inside scikit-learn. train: only the first so many of 1,200."""
+def digits(
+    *,
+    train: int | None = None,
+    share: float = 1.0,
+    label_noise: float = 0.0,
+    noise: Strengths = (),
+    blur: Strengths = (),
+    data_seed: int = 0,
+) -> ImageTask:
+    """Handwritten digits, 1 x 8 x 8, patches of 2; inside scikit-learn. train: only the first so many of 1,200.
+
+    share of the training images, label_noise: share of their labels that are wrong. noise, blur: strengths with which
+    the test images are damaged, for further scores of the same model. data_seed draws all of these.
+    """
     try:
         from sklearn.datasets import load_digits
     except ImportError:
@@ -29,6 +43,8 @@ def digits(*, train: int | None = None) -> ImageTask:
     rows = order.split([TRAIN, VALID, len(order) - TRAIN - VALID])
     learn, valid, test = (Split(images, labels).take(part) for part in rows)
     learn = Split(learn.images[:train], learn.labels[:train])
+    worse = damages(noise, blur, data_seed, where="digits")
+    learn, wrong = spoiled(learn, share, label_noise, data_seed, classes=10, where="digits")
     task = make_task("digits", learn, valid, test, classes=10, patch=2)
     # pixels to [-1, 1], and not to unit deviation: with that, post-norm of 24 blocks learns in some seeds (findings.md)
-    return replace(task, mean=torch.full((1,), 0.5), std=torch.full((1,), 0.5))
+    return replace(task, mean=torch.full((1,), 0.5), std=torch.full((1,), 0.5), wrong=wrong, damages=worse)

@@ -1,12 +1,15 @@
 """Images of your own: a folder with one sub-folder for each class, or any image dataset of the hub."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from depthscope._registry import shelve
 from depthscope.errors import UsageError
 from depthscope.training.tasks._cut import cut, limit
+from depthscope.training.tasks._damage import Strengths, damages
 from depthscope.training.tasks._images import ImageTask, make_task
 from depthscope.training.tasks._rows import read_rows
+from depthscope.training.tasks._spoiled import spoiled
 
 
 @shelve("task")
@@ -18,12 +21,19 @@ def images(
     train: int | None = None,
     valid: int | None = None,
     test: int | None = None,
+    share: float = 1.0,
+    label_noise: float = 0.0,
+    noise: Strengths = (),
+    blur: Strengths = (),
+    data_seed: int = 0,
 ) -> ImageTask:
     """Images of your own, 3 x size x size; data: a folder with a sub-folder for each class, or a hub id.
 
     Where the data has a split for validation or test (folders train, validation, test), it is used. Where it has none,
     a fifth for test and then a tenth for validation, or as many as said, are cut from the rest, each class in
     proportion. All images are kept in memory at the small size.
+    share of the training images that are left, label_noise: share of their labels that are wrong. noise, blur:
+    strengths with which the test images are damaged, for further scores of the same model. data_seed draws all this.
     """
     if data is None or str(data) == "":
         raise UsageError("images: needs data=, a folder with one sub-folder for each class, or a hub id.")
@@ -32,6 +42,7 @@ def images(
             raise UsageError(f"images: {name} must be a whole number, 1 or more; got {value!r}.")
     if size % patch:
         raise UsageError(f"images: patches must tile the image; got size {size} and patch {patch}. Choose a divisor.")
+    worse = damages(noise, blur, data_seed, where="images")
     path = Path(data)
     if path.is_file() or (not path.is_dir() and (path.is_absolute() or str(data).count("/") != 1)):
         raise UsageError(f"images: data must be a folder or a hub id; got {str(data)!r}. Check the path.")
@@ -46,4 +57,5 @@ def images(
     learn = limit(learn, train, where="images: train")
     kept = limit(kept, valid, where="images: valid")
     final = limit(final, test, where="images: test")
-    return make_task("images", learn, kept, final, classes=len(names), patch=patch)
+    learn, wrong = spoiled(learn, share, label_noise, data_seed, classes=len(names), where="images")
+    return replace(make_task("images", learn, kept, final, classes=len(names), patch=patch), wrong=wrong, damages=worse)

@@ -9,6 +9,7 @@ from depthscope.training.tasks._corpus import Corpus, limit
 from depthscope.training.tasks._task import SPLITS, Task
 from depthscope.training.tasks._text import text_task
 
+SOURCE = f"pydoc_data.topics of Python {platform.python_version()}"
 SHARES = (0.8, 0.9)  # of all characters: train up to the first, valid up to the second, test the rest
 REPEATED = 40  # characters from which on a paragraph that comes again is a repetition, and no turn of phrase
 
@@ -49,15 +50,19 @@ def pydoc_corpus() -> Corpus:
     Some topics hold others whole ("compound" has "with"): paragraphs that stand in a split before are left out of
     valid and test.
     """
-    version = platform.python_version()
+    return character_corpus(cut_topics(help_topics("pydoc")), source=SOURCE)
+
+
+def help_topics(where: str) -> dict[str, str]:
+    """{topic: its help text} of this Python."""
     try:
         from pydoc_data.topics import topics
     except ImportError:
         raise MissingExtraError(
-            f"pydoc: needs pydoc_data.topics of the standard library, which this Python {version} was installed "
-            'without. Install all of Python, or use task("text", data=...).'
+            f"{where}: needs pydoc_data.topics of the standard library, which this Python {platform.python_version()} "
+            'was installed without. Install all of Python, or use task("text", data=...).'
         ) from None
-    return character_corpus(cut_topics(topics), source=f"pydoc_data.topics of Python {version}")
+    return topics
 
 
 def cut_topics(topics: dict[str, str]) -> dict[str, str]:

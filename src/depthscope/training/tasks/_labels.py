@@ -1,0 +1,174 @@
+"""One answer for each token: sequences with a label at every place, in three splits (Dong et al. 2021, section 4)."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from depthscope.errors import ShapeError, UsageError
+from depthscope.models.tagger import tagger
+from depthscope.training.evaluate import evaluate, training_part
+from depthscope.training.label_batches import LabelBatches
+from depthscope.training.recipe import Recipe
+from depthscope.training.tasks._task import SPLITS, Task
+
+PROBE = 16  # sequences of the probe
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """tokens: ids (N, n), int64, or points (N, n, channels), float32; labels (N, n), int64."""
+
+    tokens: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, rows: Tensor) -> "Labelled":
+        """The sequences at rows (M,), in that order."""
+        return Labelled(self.tokens[rows], self.labels[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class LabelTask(Task):
+    """Which of some classes each token belongs to, judged by all tokens of its sequence.
+
+    words: how many there are where tokens are ids, None where they are points. places: whether the model knows where in
+    its sequence a token stands. activation: of the feed-forward networks, "none" where there are none.
+    """
+
+    score = "accuracy"
+
+    name: str
+    train: Labelled
+    valid: Labelled
+    test: Labelled
+    classes: int
+    words: int | None
+    places: bool
+    activation: str
+
+    def __post_init__(self) -> None:
+        for split in SPLITS:
+            check_labelled(f"{self.name}, {split} split", getattr(self, split), self.classes, self.words)
+
+    def __len__(self) -> int:
+        return len(self.train)
+
+    @property
+    def answers(self) -> int:  # type: ignore[override]
+        return self.classes
+
+    @cached_property
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256(str((self.classes, self.words, self.places, self.activation)).encode())
+        for split in SPLITS:
+            for tensor in (getattr(self, split).tokens, getattr(self, split).labels):
+                digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+                digest.update(tensor.contiguous().numpy().data)
+        return digest.hexdigest()[:16]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        sequences = {split: len(getattr(self, split)) for split in SPLITS}
+        return {
+            "data": f"{sequences['train']:,} sequences of {self.length} tokens to learn from, "
+            f"{sequences['test']:,} to test" + (f", {self.met:,} of which it has met" if self.met else ""),
+            "model": "tagger",
+            "count": self.test.labels.numel(),
+            "asked": "tokens",
+            "chance": self.chance,
+            "classes": self.classes,
+            "sequences": sequences,
+            "ffn": self.activation != "none",
+        }
+
+    @property
+    def length(self) -> int:
+        """Tokens of a sequence."""
+        return self.train.labels.shape[1]
+
+    @cached_property
+    def met(self) -> int:
+        """Sequences of the test split that are in the training split too."""
+        known = {row.tobytes() for row in self.train.tokens.numpy()}
+        return sum(row.tobytes() in known for row in self.test.tokens.numpy())
+
+    @property
+    def chance(self) -> float:
+        """The accuracy of the best answer that is always the same; where places are known, the best for each place."""
+        labels = self.test.labels if self.places else self.test.labels.view(-1, 1)
+        votes = F.one_hot(labels, self.classes).sum(0)  # (places, classes)
+        return float(votes.amax(-1).sum()) / labels.numel()
+
+    def model(self, build: Any) -> nn.Module:
+        if build.pooling != "cls":
+            raise UsageError(
+                f"{self.name}: every token has its own answer and nothing is pooled; got pooling={build.pooling!r}. "
+                "Leave it out."
+            )
+        if self.activation == "none" and build.q != 2 * build.d:
+            raise UsageError(
+                f"{self.name}: its blocks have no feed-forward networks, which could be so wide; got q={build.q}. "
+                "Leave --ffn out, or add --set activation=relu."
+            )
+        channels = self.train.tokens.shape[-1] if self.words is None else None
+        sizes: dict[str, Any] = {"classes": self.classes, "vocabulary": self.words, "channels": channels}
+        places = self.length if self.places else None
+        return tagger(**sizes, tokens=places, activation=self.activation, **build.choices)
+
+    def probe(self, device: torch.device) -> Tensor:
+        """The first sequences of the training split."""
+        return self.train.tokens[:PROBE].to(device)
+
+    def batches(self, recipe: Recipe, device: torch.device) -> LabelBatches:
+        return LabelBatches(self, recipe, device)
+
+    def losses(self, model: nn.Module, inputs: Tensor, targets: Tensor, memory: Any) -> tuple[Tensor, Any]:
+        scores = model(inputs).float()
+        return F.cross_entropy(scores.flatten(0, 1), targets.flatten(), reduction="sum"), None
+
+    def evaluate(
+        self,
+        model: nn.Module,
+        split: str,
+        *,
+        device: torch.device,
+        part: tuple[int, int],
+        total: Callable[[Tensor], Tensor],
+        final: bool,
+    ) -> dict[str, float]:
+        shown: Labelled = getattr(self, split)
+        if split == "train":
+            shown = shown.take(training_part(len(shown), len(self.valid)))
+        where: dict[str, Any] = {"device": device, "part": part, "total": total}
+        return evaluate(model, shown.tokens, shown.labels, inputs=lambda tokens: tokens, **where)
+
+
+def check_labelled(where: str, split: Labelled, classes: int, words: int | None) -> None:
+    """Raise unless there are ids below `words`, or points, and a label in 0 ... classes - 1 for each token."""
+    tokens, labels = split.tokens, split.labels
+    kind, wanted = (torch.int64, "(N, n) int64") if words is not None else (torch.float32, "(N, n, channels) float32")
+    if tokens.dtype != kind or tokens.ndim != (3 if words is None else 2) or tokens.numel() == 0:
+        raise ShapeError(f"{where}: tokens must be {wanted}, not empty; got {tuple(tokens.shape)} {tokens.dtype}.")
+    if labels.dtype != torch.int64 or labels.shape != tokens.shape[:2]:
+        raise ShapeError(
+            f"{where}: there must be one int64 label for each token, {tuple(tokens.shape[:2])}; got "
+            f"{tuple(labels.shape)} {labels.dtype}."
+        )
+    for what, ids, limit in (("labels", labels, classes), *([("tokens", tokens, words)] if words is not None else [])):
+        outside = (ids < 0) | (ids >= limit)
+        if bool(outside.any()):
+            row, place = outside.nonzero()[0].tolist()
+            raise UsageError(
+                f"{where}: {what} must lie in 0 ... {limit - 1}; got {int(ids[row, place])} in sequence {row} at "
+                f"{place}."
+            )
+    if words is None and not bool(tokens.isfinite().all()):
+        raise UsageError(f"{where}: points must be finite; some are not.")
