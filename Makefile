@@ -22,6 +22,7 @@ bench: .venv/test
 	$(BIN)/python benchmarks/reproduce.py
 	$(BIN)/python benchmarks/remedies.py
 	$(BIN)/python benchmarks/forecast.py
+	$(BIN)/python benchmarks/paths.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/language.py
 

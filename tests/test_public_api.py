@@ -4,14 +4,16 @@ import depthscope as ds
 
 METRICS = (
     "t_sim t_div t_cos escalation_rate xi mu omega delta lambda_2 eta relative_residual composite_norm hfc_lfc "
-    "stable_rank effective_rank attention_entropy token_norm attention_sink first_token_similarity"
+    "stable_rank effective_rank attention_entropy token_norm attention_sink first_token_similarity "
+    "relative_residual_l1 relative_residual_l2 relative_residual_linf rank_one_residual"
 )
 
 
 def test_public_names() -> None:
     assert sorted(ds.__all__) == sorted(
         (
-            "scan forecast advise fix_ compare reproduce report Scan Forecast Comparison "
+            "scan forecast advise fix_ without_ ablate paths bounds spectrum compare reproduce report Scan Forecast Ablations Spectrum "
+            "PathLengths Bounds Comparison "
             "metrics theory models remedies experiments errors"
         ).split()
     )

@@ -3,6 +3,15 @@
 from typing import TYPE_CHECKING, Any
 
 from depthscope import errors, experiments, metrics, models, remedies, theory
+from depthscope.ablations.ablate import ablate
+from depthscope.ablations.record import Ablations
+from depthscope.ablations.without import without_
+from depthscope.circuits.bounds import bounds
+from depthscope.circuits.bounds_record import Bounds
+from depthscope.circuits.path_lengths import PathLengths
+from depthscope.circuits.paths import paths
+from depthscope.circuits.spectrum import spectrum
+from depthscope.circuits.spectrum_record import Spectrum
 from depthscope.experiments import reproduce
 from depthscope.forecasts.advise import advise
 from depthscope.forecasts.forecast import forecast
@@ -49,11 +58,20 @@ __all__ = [
     "forecast",
     "advise",
     "fix_",
+    "without_",
+    "ablate",
     "compare",
+    "paths",
+    "bounds",
+    "spectrum",
     "reproduce",
     "report",
     "Scan",
     "Forecast",
+    "PathLengths",
+    "Bounds",
+    "Spectrum",
+    "Ablations",
     "Comparison",
     "metrics",
     "theory",

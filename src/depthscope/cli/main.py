@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from depthscope.cli import compare, doctor, forecast, ls, reproduce, scan, train
+from depthscope.cli import ablate, bound, compare, doctor, forecast, ls, paths, reproduce, scan, spectrum, train
 from depthscope.errors import DepthscopeError
 
 app = typer.Typer(
@@ -17,6 +17,10 @@ app = typer.Typer(
 app.command("scan")(scan.command)
 app.command("doctor")(doctor.command)
 app.command("forecast")(forecast.command)
+app.command("ablate")(ablate.command)
+app.command("paths")(paths.command)
+app.command("bound")(bound.command)
+app.command("spectrum")(spectrum.command)
 app.command("reproduce")(reproduce.command)
 app.command("compare")(compare.command)
 app.command("train")(train.command)

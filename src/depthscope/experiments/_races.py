@@ -81,7 +81,7 @@ def _in_processes(race: Race, done: int, total: int) -> list[Lane]:
 def _here(race: Race, done: int, total: int) -> list[Lane]:
     task, base, recipe = load_task(race.task, **race.options), Build(**race.model), Recipe(**race.recipe)
     lanes, steps = list[Lane](), recipe.steps(len(task))
-    with _one_thread():
+    with one_thread():
         for arm in read_arms(race.arms):
             rate, runs = arm.lr or recipe.lr, dict[int, Run]()
             for seed in race.seeds:
@@ -95,7 +95,7 @@ def _here(race: Race, done: int, total: int) -> list[Lane]:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """As in a process of its own: small tensors gain nothing by more, and numbers do not depend on the machine's."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -1,0 +1,189 @@
+"""What the trainings of Dovonon et al. 2024 have in common: arms forced to smooth or to sharpen, data, paired tests.
+
+Two versions of the paper say opposite things of images: the first that sharpening helps, above all where data are few
+or bad and models deep, and beats FeatScale; the later ones that smoothing rather than sharpening can help.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from depthscope.experiments._races import Race, ends, run_race
+from depthscope.training.lane import Lane
+from depthscope.training.significance import LEVEL, holm, paired
+
+ARMS = {  # as the paper's ViT, all are pre-norm
+    "free": "pre_norm",
+    "sharpen": "pre_norm+spectral_h:mode=sharpen",
+    "smooth": "pre_norm+spectral_h:mode=smooth",
+    "FeatScale": "pre_norm+feat_scale",
+    "symmetric": "pre_norm+spectral_h:mode=free",  # a control: the form of the two, and no sign forced upon it
+}
+FIRST = (("sharpen", "free"), ("sharpen", "FeatScale"))  # who is ahead of whom, by the first version
+LATER = (("smooth", "free"), ("smooth", "sharpen"))  # by the later ones
+PAIRS = (*FIRST, *LATER, ("FeatScale", "free"), ("symmetric", "free"))
+DIGITS = 360  # test images
+TAUGHT = 5  # epochs, from which on it is asked who is better
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A ViT of width d with h heads and feed-forward width q, trained on digits; trials: seeds.
+
+    cifar: where CIFAR-10 is (its folder, a .npz or a hub id), to train on a part of it too; "" leaves it out.
+    folder: where trainings are kept, and go on; "" keeps none.
+    """
+
+    d: int = 32
+    h: int = 4
+    q: int = 64
+    epochs: int = 10
+    batch: int = 64
+    lr: float = 1e-3
+    trials: int = 5
+    cifar: str = ""
+    cifar_train: int = 4000
+    cifar_test: int = 2000
+    cifar_epochs: int = 8
+    folder: str = ""
+    side_by_side: bool = True
+    seed: int = 0
+
+    @property
+    def seeds(self) -> range:
+        return range(self.seed, self.seed + self.trials)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What an experiment varies: the depth, options of the task, and how many times the epochs of the others."""
+
+    depth: int
+    options: dict[str, Any] = field(default_factory=dict)
+    times: float = 1.0
+
+
+def data_of(cfg: Sizes) -> dict[str, int]:
+    """What is trained on, and how many test images it has."""
+    return {"digits": DIGITS} | ({"CIFAR-10": cfg.cifar_test} if cfg.cifar else {})
+
+
+def epochs_of(cfg: Sizes, data: str) -> int:
+    return cfg.epochs if data == "digits" else cfg.cifar_epochs
+
+
+def train_all(cfg: Sizes, settings: Sequence[Setting]) -> list[list[list[Lane]]]:
+    """Lanes of all arms with all seeds, by data and by setting."""
+    races = [[races_of(cfg, data, setting) for setting in settings] for data in data_of(cfg)]
+    done, total = 0, sum(race.runs for rows in races for row in rows for race in row)
+    found = []
+    for rows in races:
+        found.append(list[list[Lane]]())
+        for row in rows:
+            parts = []
+            for race in row:
+                parts.append(run_race(race, done=done, total=total))
+                done += race.runs
+            found[-1].append([reduce(joined, lanes) for lanes in zip(*parts, strict=True)])
+    return found
+
+
+def joined(lane: Lane, other: Lane) -> Lane:
+    """The runs of both, of the same arm with other seeds."""
+    return replace(lane, runs=lane.runs | other.runs)
+
+
+def races_of(cfg: Sizes, data: str, setting: Setting) -> list[Race]:
+    """One race; or one for each seed where something is drawn, for the draw is then a part of the spread."""
+    cifar = {"data": cfg.cifar, "train": cfg.cifar_train, "test": cfg.cifar_test} if data == "CIFAR-10" else {}
+    epochs = max(1, round(setting.times * epochs_of(cfg, data)))
+    race = Race(
+        arms=tuple(ARMS.values()),
+        seeds=cfg.seeds,
+        model={"depth": setting.depth, "d": cfg.d, "h": cfg.h, "q": cfg.q},
+        recipe={"epochs": epochs, "batch": cfg.batch, "lr": cfg.lr, "eval_every": epochs, "log_every": 0},
+        task="cifar10" if cifar else "digits",
+        options={**cifar, **setting.options},
+        side_by_side=cfg.side_by_side,
+        folder=cfg.folder,
+    )
+    if not setting.options:
+        return [race]
+    return [replace(race, seeds=(seed,), options=race.options | {"data_seed": seed}) for seed in cfg.seeds]
+
+
+def measured(lanes: list[list[list[Lane]]], split: str, what: str) -> Tensor:
+    """A number of the end, (data, settings, arms, seeds)."""
+    return torch.stack([torch.stack([ends(row, split, what) for row in rows]) for rows in lanes])
+
+
+def high_to_low(lanes: list[list[list[Lane]]]) -> Tensor:
+    """HFC/LFC = sqrt(t_div / t_sim) after the last block of the trained model, (data, settings, arms, seeds).
+
+    How large the differences between tokens are beside their mean: it falls where a model smooths.
+    """
+    return torch.stack([torch.stack([_high_to_low(row) for row in rows]) for rows in lanes])
+
+
+def _high_to_low(lanes: list[Lane]) -> Tensor:
+    last = [[run.logs[-1] for run in lane.runs.values()] for lane in lanes]
+    return torch.tensor([[math.sqrt(one["t_div"][-1] / one["t_sim"][-1]) for one in row] for row in last])
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """By how much the first of two arms is above the other: mean and deviation over seeds, and p, corrected."""
+
+    mean: float
+    spread: float
+    p: float
+
+    @property
+    def p_above(self) -> float:
+        """p where the first is above; 1 where it is not."""
+        return self.p if self.mean > 0 else 1.0
+
+    @property
+    def clear(self) -> bool:
+        """Whether it is more than noise, in either direction."""
+        return self.p < LEVEL
+
+
+def compared(
+    scores: Tensor, arms: Sequence[str], pairs: Sequence[tuple[str, str]], resolution: float = 0.0
+) -> list[list[Ahead]]:
+    """scores (settings, arms, seeds) -> for each setting and pair of arms who is ahead: paired t-tests over seeds.
+
+    p is corrected by Holm's method for the pairs of a setting. resolution: the smallest step of a score.
+    """
+    found = []
+    for row in scores:
+        of = dict(zip(arms, row.tolist(), strict=True))
+        tests = [paired(of[one], of[other], resolution) for one, other in pairs]
+        corrected = holm([test.p for test in tests])
+        found.append([Ahead(test.mean, test.spread, p) for test, p in zip(tests, corrected, strict=True)])
+    return found
+
+
+def sign_is_seen(data: str, hfc_lfc: Tensor) -> tuple[str, Tensor, float, float]:
+    """The row of a claim: HFC/LFC (settings, arms, seeds) is larger where blocks sharpen than where they smooth."""
+    of = dict(zip(ARMS, hfc_lfc.mean(-1).unbind(1), strict=True))
+    apart = (of["sharpen"] / of["smooth"]).min()
+    return f"{data}: HFC/LFC after the last block, sharpen over smooth, least", apart, 1.0, math.inf
+
+
+def versions(where: str, row: Sequence[Ahead]) -> list[tuple[str, float | Tensor, float, float]]:
+    """Rows of claims: both versions of the paper in one setting, by the p of PAIRS; none where seeds are too few."""
+    found = dict(zip(PAIRS, row, strict=True))
+    said = {"first version": FIRST, "later ones": LATER}
+    return [
+        (f"{where}: {one} above {other} ({version}), paired p", found[one, other].p_above, 0.0, LEVEL)
+        for version, pairs in said.items()
+        for one, other in pairs
+        if not math.isnan(found[one, other].p)
+    ]

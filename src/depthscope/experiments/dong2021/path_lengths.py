@@ -1,0 +1,108 @@
+"""Path lengths: how many paths of each length a network has, and what they contribute to its output.
+
+Most paths are long, and most of what a trained network does is done by short ones (Dong et al. 2021, sections 3 and
+4). The authors count paths, and draw a few of each length; here all of them are summed exactly, for attention and
+skips alone as in the paper, and for whole models with norms and activations held at their values.
+
+depthscope reproduce dong2021/path_lengths     about 1 minute on two cores, random weights. Nearly all paths are long,
+and nearly all of what BERT and GPT-2 give back comes through short ones, before any training. With weights of unit gain
+(classic) it does not: every attention is as strong as the skip beside it, and paths of 4 to 8 of 12 attentions make the
+output. With skips, what comes through k attentions nears rank one at a constant pace, not at one that triples with
+every attention as without them: P is computed from tokens that the skips keep apart.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from depthscope.circuits.paths import paths
+from depthscope.experiments._axes import finish
+from depthscope.experiments._claim import Claim, stated
+from depthscope.experiments._progress import track
+from depthscope.models.resolve import resolve
+from depthscope.models.sizes import Sizes
+from depthscope.theory.path_counts import MODELS, path_counts
+
+SETTINGS = {"bert": "BERT", "gpt2": "GPT-2 (causal)", "classic": "classic (Var W = 1/d)"}  # presets, random weights
+FORMS = ("attention", "secant")
+SHORT = 1 / 4  # of the depth
+
+
+@dataclass(frozen=True)
+class Config:
+    """BERT-base's sizes."""
+
+    depth: int = 12
+    d: int = 768
+    h: int = 12
+    n: int = 128
+    sequences: int = 2
+    seed: int = 0
+
+
+SMOKE = Config(d=96, h=4, n=32)
+
+
+def run(cfg: Config) -> dict[str, Tensor]:
+    """For every setting and form: share, norm and residual of each length, (depth + 1,), and the error of their sum."""
+    numbers = {f"counts_{name}": path_counts(L, H).shares for name, (L, H) in MODELS.items()}
+    jobs = [(name, form) for name in SETTINGS for form in FORMS]
+    for name, form in track(jobs, len(jobs)):
+        found = paths(*resolve(name, Sizes(cfg.depth, cfg.d, cfg.h, cfg.n, cfg.sequences, cfg.seed)), form=form)
+        for what in ("share", "norm", "residual"):
+            numbers[f"{name}_{form}_{what}"] = getattr(found, what)
+        numbers[f"{name}_{form}_error"] = torch.tensor(found.error)
+    return numbers
+
+
+def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
+    short = round(SHORT * cfg.depth)
+    long_paths = float(path_counts(12, 12).shares[7:].sum())
+    made = stated(
+        1,
+        ("BERT-base, ViT-B: part of all paths that go through more than half of the attentions", long_paths, 0.999, 1),
+        ("GPT-3: log10 of the number of paths", path_counts(96, 96).log10_total, 190, 191),
+        ("GPT-3: mean length of a path, of 96", path_counts(96, 96).mean_length, 95, 96),
+    )
+    for name, label in SETTINGS.items():
+        error = float(numbers[f"{name}_attention_error"])
+        made += stated(1, (f"{label}: all lengths together miss the network by", error, 0, 1e-10))
+        whole = float(numbers[f"{name}_secant_error"])
+        made += stated(1, (f"{label}: with norms and activations held they miss the model by", whole, 0, 1e-4))
+        for form in FORMS:
+            share = float(numbers[f"{name}_{form}_share"][: short + 1].sum())
+            what = "attention and skips alone" if form == "attention" else "the whole model"
+            says = f"{label}, {what}: share of the output through at most a quarter of the attentions"
+            made += stated(1, (says, share, 0.8, 1.2), expected=name != "classic")
+        residual = numbers[f"{name}_attention_residual"]
+        low, high = (0.0, 1e-3) if name != "gpt2" else (0.05, 1.0)  # a causal mask leaves the first tokens apart
+        made += stated(1, (f"{label}: relative residual of the paths through 4 attentions", residual[4], low, high))
+        says = f"{label}: the pace towards rank one triples with every attention (doubly exponential)"
+        made += stated(1, (says, pace_growth(residual), 2, 4), expected=False)
+    return made
+
+
+def pace_growth(residual: Tensor) -> float:
+    """By what factor log(residual) falls faster from one length to the next, lengths 1 to 5: 1 for a constant pace."""
+    steps = residual[1:6].log().diff()
+    return float((steps[1:] / steps[:-1]).mean())
+
+
+def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
+    figure.set_size_inches(14, 4.2)
+    counts, shares, residuals = figure.subplots(1, 3)
+    for name, (L, _) in MODELS.items():
+        counts.plot([k / L for k in range(L + 1)], (numbers[f"counts_{name}"] * L).tolist(), label=name)
+    counts.set(title="number of paths", xlabel="length / depth", ylabel="density", xlim=(0.5, 1.0))
+    for index, (name, label) in enumerate(SETTINGS.items()):
+        for form, style in zip(FORMS, ("--", "-"), strict=True):
+            of = {"attention": "attention and skips alone", "secant": "whole model"}[form]
+            line = {"ls": style, "marker": ".", "color": f"C{index}", "label": f"{label}, {of}"}
+            shares.plot(numbers[f"{name}_{form}_share"].tolist(), **line)
+            residuals.semilogy(numbers[f"{name}_{form}_residual"].clamp(min=1e-16).tolist(), **line)
+    shares.set(title="share of the output", xlabel="attentions on the path")
+    residuals.set(title="relative residual of the part", xlabel="attentions on the path")
+    finish(counts, shares, residuals)
+    residuals.get_legend().remove()

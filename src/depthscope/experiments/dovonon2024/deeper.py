@@ -1,0 +1,75 @@
+"""Twice as deep: do Vision Transformers gain from blocks that are forced to sharpen, or to smooth?
+
+The paper trains its ViT of 12 blocks with 24. Its first version says that sharpening then does better than FeatScale,
+the later ones that smoothing rather than sharpening can help images. Both are asked, and whether forcing the signs of
+the eigenvalues of W_V W_O is seen in the tokens: HFC/LFC after the last block. The arm `symmetric` has the form of the
+forced ones and free signs: what it shares with them is no matter of smoothing.
+
+depthscope reproduce dovonon2024/deeper     about 7 minutes on two cores: digits, 12 and 24 blocks, 5 arms, 5 seeds.
+--set cifar=FOLDER trains on a part of CIFAR-10 too, some 70 minutes more, judged by a short run. All arms have one
+rate; none was searched.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from depthscope.experiments._claim import Claim, stated
+from depthscope.experiments._smoothing_arms import (
+    ARMS,
+    PAIRS,
+    TAUGHT,
+    Setting,
+    Sizes,
+    compared,
+    data_of,
+    epochs_of,
+    high_to_low,
+    measured,
+    sign_is_seen,
+    train_all,
+    versions,
+)
+from depthscope.experiments._smoothing_pictures import draw_settings
+
+LEAST = {"trials": 1}  # that can be set
+TRAINED = 0.9  # accuracy on digits that every arm must reach for their differences to mean something
+
+
+@dataclass(frozen=True)
+class Config(Sizes):
+    """depths: the paper's, and twice that."""
+
+    depths: tuple[int, ...] = (12, 24)
+
+
+SMOKE = Config(depths=(2, 4), d=16, h=2, q=16, epochs=2, lr=4e-3, trials=1, side_by_side=False)
+
+
+def run(cfg: Config) -> dict[str, Tensor]:
+    """All (data, depths, arms, seeds)."""
+    lanes = train_all(cfg, [Setting(depth) for depth in cfg.depths])
+    return {
+        "test_accuracy": measured(lanes, "test", "accuracy"),
+        "test_loss": measured(lanes, "test", "loss"),
+        "train_loss": measured(lanes, "train", "loss"),
+        "hfc_lfc": high_to_low(lanes),
+    }
+
+
+def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
+    rows: list[tuple[str, float | Tensor, float, float]] = []
+    for place, (data, count) in enumerate(data_of(cfg).items()):
+        rows.append(sign_is_seen(data, numbers["hfc_lfc"][place]))
+        if epochs_of(cfg, data) >= TAUGHT:
+            accuracy = numbers["test_accuracy"][place]
+            if data == "digits":
+                rows.append(("digits: test accuracy of the worst arm and depth", accuracy.mean(-1).min(), TRAINED, 1.0))
+            rows += versions(f"{data}, {cfg.depths[-1]} blocks", compared(accuracy, list(ARMS), PAIRS, 1 / count)[-1])
+    return stated(cfg.trials, *rows)
+
+
+def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
+    names = [f"{depth} blocks" for depth in cfg.depths]
+    draw_settings(numbers, cfg, names, "depth", figure)

@@ -1,0 +1,85 @@
+"""From 10 to 100 % of the training images: does forcing blocks to sharpen, or to smooth, help where there are few?
+
+The first version of the paper says that sharpening is more data-efficient than FeatScale, the later ones that smoothing
+rather than sharpening can help images. Each seed draws its own images, the same for all arms, each class in
+proportion. All shares have the same number of steps: fewer images are seen more often.
+
+depthscope reproduce dovonon2024/less_data     about 10 minutes on two cores: digits, 4 shares, 5 arms, 5 seeds.
+--set cifar=FOLDER trains on a part of CIFAR-10 too, some 90 minutes more, judged by a short run. All arms have one
+rate; none was searched.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from depthscope.errors import UsageError
+from depthscope.experiments._claim import Claim, stated
+from depthscope.experiments._smoothing_arms import (
+    ARMS,
+    PAIRS,
+    TAUGHT,
+    Setting,
+    Sizes,
+    compared,
+    data_of,
+    epochs_of,
+    high_to_low,
+    measured,
+    sign_is_seen,
+    train_all,
+    versions,
+)
+from depthscope.experiments._smoothing_pictures import draw_settings
+
+LEAST = {"trials": 1}  # that can be set
+
+
+@dataclass(frozen=True)
+class Config(Sizes):
+    """shares of the training images, rising."""
+
+    shares: tuple[float, ...] = (0.1, 0.25, 0.5, 1.0)
+    depth: int = 12
+
+
+SMOKE = Config(shares=(0.25, 1.0), depth=2, d=16, h=2, q=16, epochs=2, lr=4e-3, trials=1, side_by_side=False)
+
+
+def settings(cfg: Config) -> list[Setting]:
+    """One for each share, with as many steps."""
+    if not all(0 < share <= 1 for share in cfg.shares) or [*cfg.shares] != sorted({*cfg.shares}):
+        raise UsageError(f"less_data: shares must rise, above 0 and up to 1; got {cfg.shares!r}.")
+    return [Setting(cfg.depth, {"share": share} if share < 1 else {}, 1 / share) for share in cfg.shares]
+
+
+def run(cfg: Config) -> dict[str, Tensor]:
+    """All (data, shares, arms, seeds)."""
+    lanes = train_all(cfg, settings(cfg))
+    return {
+        "test_accuracy": measured(lanes, "test", "accuracy"),
+        "test_loss": measured(lanes, "test", "loss"),
+        "train_loss": measured(lanes, "train", "loss"),
+        "hfc_lfc": high_to_low(lanes),
+    }
+
+
+def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
+    rows: list[tuple[str, float | Tensor, float, float]] = []
+    for place, (data, count) in enumerate(data_of(cfg).items()):
+        rows.append(sign_is_seen(data, numbers["hfc_lfc"][place]))
+        if epochs_of(cfg, data) >= TAUGHT:
+            accuracy = numbers["test_accuracy"][place]
+            gained = (accuracy[-1] - accuracy[0]).mean(-1).min()
+            rows.append(
+                (f"{data}: accuracy gained by most images over fewest, the least of all arms", gained, 0.0, 1.0)
+            )
+            where = f"{data}, {100 * cfg.shares[0]:g} % of the images"
+            rows += versions(where, compared(accuracy, list(ARMS), PAIRS, 1 / count)[0])
+    return stated(cfg.trials, *rows)
+
+
+def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
+    names = [f"{100 * share:g} %" for share in cfg.shares]
+    draw_settings(numbers, cfg, names, "share of the training images", figure)

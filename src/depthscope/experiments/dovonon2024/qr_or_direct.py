@@ -1,0 +1,163 @@
+"""QR or direct: two ways to give W_V W_O by its eigenvalues, compared by time, by conditioning, by what they learn.
+
+H = V diag(lambda) V^-1 with V the orthogonal Q of a free matrix (H is symmetric), or V free and inverted (it is not):
+Dovonon et al. 2024 have both. Both start at the H nearest to the plain model's own, see the same batches in the same
+order, and force lambda to sharpen or to smooth. Time is that of the processor, of one block of width 192 in training.
+
+depthscope reproduce dovonon2024/qr_or_direct     about 2 minutes on two cores: digits, 4 blocks, 12 epochs, 3 seeds.
+"""
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from depthscope.circuits.weights import read_weights
+from depthscope.experiments._axes import finish
+from depthscope.experiments._claim import Claim, stated
+from depthscope.experiments._progress import track
+from depthscope.experiments._races import draw_accuracies
+from depthscope.models.vit import vit
+from depthscope.remedies._fix import fix_
+from depthscope.remedies.spectral_h import SpectralH
+from depthscope.training.build import Build
+from depthscope.training.recipe import Recipe
+from depthscope.training.significance import FEWEST, paired
+from depthscope.training.step import adamw
+from depthscope.training.tasks import task as load_task
+
+FORMS, MODES = ("symmetric", "direct"), ("sharpen", "smooth")
+ARMS = [(mode, form) for mode in MODES for form in FORMS]
+NAMES = ["plain", *(f"{mode}, {form}" for mode, form in ARMS)]
+LOOKS = 12  # at the conditioning, along a training
+TESTED = 360  # images of the test split
+LONG = 12  # epochs, after which the arms are asked how well they do
+CPU = torch.device("cpu")
+LEAST = {"trials": 1, "rounds": 1}  # that can be set
+
+
+@dataclass(frozen=True)
+class Config:
+    """width, images, rounds: of the block whose training step is timed."""
+
+    depth: int = 4
+    d: int = 32
+    h: int = 4
+    q: int = 64
+    epochs: int = 12
+    batch: int = 64
+    lr: float = 1e-3
+    trials: int = 3
+    width: int = 192
+    images: int = 128
+    rounds: int = 8
+    seed: int = 0
+
+
+SMOKE = Config(depth=2, epochs=3, lr=4e-3, trials=1, images=32, rounds=3)
+
+
+def run(cfg: Config) -> dict[str, Tensor]:
+    """accuracy (1 + arms, seeds), condition (arms, seeds, looks), outside (arms, seeds), seconds (1 + forms,)."""
+    builds = [_build(cfg), *(_build(cfg, mode=mode, form=form) for mode, form in ARMS)]
+    turns = [(build, cfg.seed + trial) for build in builds for trial in range(cfg.trials)]
+    ends, conditions, outside = [], [], []
+    for build, seed in track(turns, len(turns)):
+        accuracy, seen, away = _trained(build, cfg, seed)
+        ends.append(accuracy)
+        conditions.append(seen)
+        outside.append(away)
+    arms = (len(builds), cfg.trials)
+    return {
+        "accuracy": torch.tensor(ends).view(arms),
+        "condition": torch.tensor(conditions).view(*arms, -1)[1:],
+        "outside": torch.tensor(outside).view(arms)[1:],
+        "seconds": torch.tensor(_seconds(cfg)),
+    }
+
+
+def _build(cfg: Config, **settings: str) -> Build:
+    remedy = {"remedy": "spectral_h", "remedy_settings": settings} if settings else {}
+    return Build(depth=cfg.depth, d=cfg.d, h=cfg.h, q=cfg.q, wiring="pre_norm", **remedy)  # type: ignore[arg-type]
+
+
+def _trained(build: Build, cfg: Config, seed: int) -> tuple[float, list[float], float]:
+    """Test accuracy, the worst conditioning of all blocks at every look, and how far an eigenvalue is outside."""
+    task = load_task("digits")
+    recipe = Recipe(epochs=cfg.epochs, batch=cfg.batch, lr=cfg.lr, seed=seed)
+    model, fix = build.model(task, seed)
+    optimizer, batches, steps = adamw(model, recipe), task.batches(recipe, CPU), recipe.steps(len(task))
+    seen, looks = list[float](), set(torch.linspace(0, steps, LOOKS).long().tolist())
+    for step in range(steps + 1):
+        if step in looks:
+            seen.append(max(one.condition() for one in fix.copies) if fix is not None else 1.0)
+        if step == steps:
+            break
+        inputs, labels = batches.at(step)
+        optimizer.param_groups[0]["lr"] = optimizer.param_groups[-1]["lr"] = cfg.lr * recipe.rate(step, steps)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+    scores = task.evaluate(model, "test", device=CPU, part=(0, 1), total=lambda x: x, final=True)
+    away = 0.0 if fix is None else _outside(model, task.probe(CPU), build.remedy_settings["mode"])
+    return scores["accuracy"], seen, away
+
+
+def _outside(model: nn.Module, inputs: Tensor, mode: str) -> float:
+    """The largest distance of an eigenvalue of any block's W_V W_O, read from outside, to where it must lie."""
+    low, high = (-1.0, 0.0) if mode == "sharpen" else (0.0, math.inf)
+    values = torch.cat([torch.linalg.eigvals(one.product().sum(0)) for one in read_weights(model, inputs)])
+    return float((values - values.real.clamp(low, high)).abs().max())
+
+
+def _seconds(cfg: Config) -> list[float]:
+    """Processor time of one training step of one block: plain, symmetric, direct; the least of some rounds."""
+    images, labels = torch.randn(cfg.images, 3, 32, 32), torch.randint(0, 10, (cfg.images,))
+    models = [vit(depth=2, d=cfg.width, h=3, q=4 * cfg.width, output=True) for _ in range(1 + len(FORMS))]
+    for model, form in zip(models[1:], FORMS, strict=True):
+        fix_(model, SpectralH(form=form)).prepare((images[:2],), {})
+    times: list[list[float]] = [[] for _ in models]
+    for _ in range(cfg.rounds + 1):
+        for own, model in zip(times, models, strict=True):
+            start = time.process_time()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            own.append(time.process_time() - start)
+    return [min(own[1:]) / 2 for own in times]  # the first round warms up; of two blocks
+
+
+def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
+    accuracy, condition, seconds = numbers["accuracy"], numbers["condition"], numbers["seconds"]
+    least, near = (0.85, 0.03) if cfg.epochs >= LONG else (0.2, 0.3)
+    symmetric, direct = condition[0::2], condition[1::2]
+    apart = accuracy[2::2] - accuracy[1::2]  # (modes, seeds), paired: the same start, batches and order
+    rows: list[tuple[str, float | Tensor, float, float]] = [
+        ("an eigenvalue after training is outside its set by at most", numbers["outside"].max(), 0.0, 1e-4),
+        ("direct: cond_1(V) at the end, worst block (refused above 8.4e4)", direct[..., -1].max(), 1.0, 8.4e4),
+        ("symmetric: cond_1(Theta) at the end, worst block", symmetric[..., -1].max(), 1.0, 8.4e4),
+        ("least test accuracy of all arms", accuracy.min(), least, 1.0),
+        ("test accuracy, direct minus symmetric: mean over modes and seeds", apart.mean(), -near, near),
+        (f"time of a block, d = {cfg.width}: symmetric over plain", seconds[1] / seconds[0], 0.0, 1.3),
+        (f"time of a block, d = {cfg.width}: direct over plain", seconds[2] / seconds[0], 0.0, 1.3),
+    ]
+    if cfg.trials >= FEWEST:
+        p = min(
+            paired(a.tolist(), b.tolist(), 1 / TESTED).p for a, b in zip(accuracy[2::2], accuracy[1::2], strict=True)
+        )
+        rows.append(("the same, paired over seeds: the smaller p of the two modes", p, 0.01, 1.0))
+    return stated(cfg.trials, *rows)
+
+
+def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
+    condition, dots, bars = figure.subplots(1, 3)
+    share = torch.linspace(0, 1, numbers["condition"].shape[-1])
+    for arm, rows in enumerate(numbers["condition"]):
+        (line,) = condition.semilogy(share, rows.mean(0), label=NAMES[arm + 1])
+        condition.fill_between(share, rows.amin(0), rows.amax(0), color=line.get_color(), alpha=0.15, lw=0)
+    draw_accuracies(dots, numbers["accuracy"], NAMES)
+    bars.bar(["plain", *FORMS], (1e3 * numbers["seconds"]).tolist())
+    condition.set(title="cond_1 of the free matrix, worst block", xlabel="share of the training")
+    bars.set(title=f"ms of one block's training step, d = {cfg.width}", ylim=(0, None))
+    finish(condition, dots, bars)

@@ -1,0 +1,132 @@
+"""A small language model whose blocks are forced to smooth, or to sharpen, beside a free one: who predicts text best?
+
+The later versions of the paper say that for text generation forcing either one hurts. The free model is an ordinary
+pre-norm decoder; `symmetric` has the form of the forced ones, W_V W_O = V diag(lambda) V^T, and free signs, which tells
+how much of what they lose is lost by the form. Every arm has the rate of least validation loss of the same grid, chosen
+with the first seed.
+
+depthscope reproduce dovonon2024/text     about 5 minutes on two cores: characters of pydoc, 12 blocks, 4 arms, 5 seeds.
+
+The budget is small, 256 steps; a loss this far from converged says who learns fast.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from depthscope.experiments._axes import finish
+from depthscope.experiments._claim import Claim, stated
+from depthscope.experiments._races import Race, draw_bands, ends, look, loss_by_frequency, training_curves
+from depthscope.experiments._rates import run_at_best_rates
+from depthscope.experiments._smoothing_arms import ARMS as ALL_ARMS
+from depthscope.experiments._smoothing_arms import compared, high_to_low
+from depthscope.experiments._smoothing_pictures import draw_table, over
+from depthscope.training.arms import rate_words
+from depthscope.training.honest import TOLERANCE
+from depthscope.training.significance import LEVEL
+
+ARMS = {name: ALL_ARMS[name] for name in ("free", "sharpen", "smooth", "symmetric")}
+PAIRS = (("sharpen", "free"), ("smooth", "free"), ("symmetric", "free"), ("smooth", "sharpen"))
+TAUGHT = 150  # steps, from which on it is asked who is better
+LEARNED = 0.4  # nats below the loss of someone who knows how frequent characters are
+LEAST = {"trials": 1, "segment": 2}  # that can be set
+
+
+@dataclass(frozen=True)
+class Config:
+    """rates: the grid. test: how many characters of the test split are looked at. folder: where trainings are kept."""
+
+    depth: int = 12
+    rates: tuple[float, ...] = (1e-3, 3e-3)
+    d: int = 64
+    h: int = 4
+    q: int = 128
+    segment: int = 64
+    batch: int = 16
+    steps: int = 256
+    test: int = 16_384
+    trials: int = 5
+    folder: str = ""
+    side_by_side: bool = True
+    seed: int = 0
+
+
+SMOKE = Config(
+    depth=2, rates=(8e-3,), d=16, h=2, q=16, segment=32, batch=4, steps=12, test=512, trials=1, side_by_side=False
+)
+
+
+def race(cfg: Config) -> Race:
+    """A decoder without memory; a cosine from the rate to 0."""
+    return Race(
+        arms=tuple(ARMS.values()),
+        seeds=range(cfg.seed, cfg.seed + cfg.trials),
+        model={"depth": cfg.depth, "d": cfg.d, "h": cfg.h, "q": cfg.q},
+        recipe={"epochs": 1, "batch": cfg.batch, "schedule": "cosine", "weight_decay": 0.01, "log_every": 0},
+        task="pydoc",
+        options={
+            "model": "decoder",
+            "segment": cfg.segment,
+            "test": cfg.test,
+            "epoch_tokens": cfg.steps * cfg.batch * cfg.segment,
+        },
+        side_by_side=cfg.side_by_side,
+        folder=cfg.folder,
+    )
+
+
+def run(cfg: Config) -> dict[str, Tensor]:
+    """Ends (arms, seeds), rates (arms,), curves of batches (arms, 3, steps): mean, lowest, highest."""
+    lanes = run_at_best_rates(race(cfg), cfg.rates)
+    step, loss = training_curves(lanes)
+    return {
+        "test_loss": ends(lanes, "test", "loss"),
+        "train_loss": ends(lanes, "train", "loss"),
+        "gap": ends(lanes, "test", "gap"),
+        "hfc_lfc": high_to_low([[lanes]])[0, 0],
+        "rate": torch.tensor([lane.lr for lane in lanes]),
+        "valid_loss": torch.tensor([[trial["valid_loss"] for trial in lane.trials] for lane in lanes]),
+        "step": step,
+        "loss": loss,
+        "by_frequency": torch.tensor(loss_by_frequency(race(cfg))),
+    }
+
+
+def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
+    arms, ratio = list(ARMS), numbers["hfc_lfc"].mean(-1)
+    apart = ratio[arms.index("sharpen")] / ratio[arms.index("smooth")]
+    rows: list[tuple[str, float | Tensor, float, float]] = [
+        ("no arm sees the future: honest and forced loss, apart by", numbers["gap"].max(), 0.0, TOLERANCE),
+        ("HFC/LFC after the last block, sharpen over smooth", apart, 1.0, math.inf),
+    ]
+    if cfg.steps >= TAUGHT:
+        learned = numbers["by_frequency"] - numbers["test_loss"].mean(1).max()
+        rows.append(("the worst arm: test loss below that of frequencies by", learned, LEARNED, math.inf))
+        worse = dict(zip(PAIRS, compared(numbers["test_loss"].unsqueeze(0), arms, PAIRS)[0], strict=True))
+        for forced in ("sharpen", "smooth"):
+            found = worse[forced, "free"]
+            if not math.isnan(found.p):
+                rows.append(
+                    (f"forcing hurts: the loss of {forced} above that of free, paired p", found.p_above, 0.0, LEVEL)
+                )
+    return stated(cfg.trials, *rows)
+
+
+def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
+    figure.set_size_inches(14, 4)
+    curves, ends_, table = figure.subplots(1, 3, width_ratios=(1.2, 1, 1.2))
+    rates = [f"{name} @{rate_words(rate)}" for name, rate in zip(ARMS, numbers["rate"].tolist(), strict=True)]
+    chance = float(numbers["by_frequency"])
+    draw_bands(curves, numbers["step"], numbers["loss"], rates, batches=True, chance=chance)
+    curves.set(title="training loss, each at its best rate", xlabel="step", ylabel="nats per character")
+    for place, row in enumerate(numbers["test_loss"]):
+        colour = look(place)["color"]
+        ends_.plot(numbers["hfc_lfc"][place], row, "o", ms=5, alpha=0.7, color=colour, label=list(ARMS)[place])
+    ends_.set(title="one dot a seed", xlabel="HFC/LFC after the last block, trained", ylabel="test loss")
+    tested = compared(numbers["test_loss"].unsqueeze(0), list(ARMS), PAIRS)
+    words = f"test loss above, in nats, {over(cfg.trials)}"
+    draw_table(table, tested, PAIRS, ["loss"], words, scale=1.0, digits=3)
+    finish(curves, ends_)
