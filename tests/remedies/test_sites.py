@@ -158,3 +158,37 @@ def test_time_first_models_lose_the_mean_over_tokens_and_not_over_the_batch(at: 
         with ds.fix_(model, ds.remedies.DeEscalate(), at=at):
             results.append(output(model, X))
     torch.testing.assert_close(results[0], results[1].transpose(0, 1), rtol=1e-4, atol=1e-5)
+
+
+def test_attention_that_reads_a_multiple_of_the_stream_keeps_it() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention, self.ffn = nn.MultiheadAttention(32, 4, batch_first=True), nn.Linear(32, 32)
+            self.norm = nn.LayerNorm(32)
+
+        def forward(self, X: Tensor) -> Tensor:
+            read = 0.1 * X
+            X = self.norm(X + self.attention(read, read, read, need_weights=False)[0])
+            return X + self.ffn(X).relu()
+
+    class Same(nn.Module):
+        def forward(self, X: Tensor) -> Tensor:
+            return X
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(Block() for _ in range(3))
+
+        def forward(self, X: Tensor) -> Tensor:
+            for block in self.blocks:
+                X = block(X)
+            return X
+
+    model = Model().eval()
+    with torch.no_grad():
+        plain = model(TOKENS)
+        for site in ("attn_in", "sa_out", "sa_sum"):
+            with ds.fix_(model, Same(), at=site, causal="no"):
+                assert torch.allclose(model(TOKENS), plain, atol=1e-5)

@@ -36,7 +36,7 @@ class Passage:
     matrices: int = 0  # since attention, before the first sum
     sums: int = 0
     entered_ffn: bool = False
-    attention_reads: Tensor | None = None
+    reads: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # what attention read, and what it was given
 
     def moves_to(self, stream: Tensor) -> Tensor:
         self.stream, self.standing = stream, []
@@ -125,12 +125,17 @@ class Follow(TorchFunctionMode):
         now = self.open
         if now is None or now.attended or now.pre_norm or not any(now.is_stream(v) for v in (*args, *kwargs.values())):
             return None
-        if now.attention_reads is None:
-            now.attention_reads = self.act(now.block, "attn_in", now.stream)
-        new = now.attention_reads
-        return tuple(new if now.is_stream(v) else v for v in args), {
-            k: new if now.is_stream(v) else v for k, v in kwargs.items()
-        }
+        return tuple(self._read(now, v) for v in args), {k: self._read(now, v) for k, v in kwargs.items()}
+
+    def _read(self, now: Passage, value: Any) -> Any:
+        """What attention reads in the place of the stream, or of a multiple of it: queries, keys and values the same."""
+        if not now.is_stream(value):
+            return value
+        known = next((new for old, new in now.reads if old is value), None)
+        if known is None:
+            known = self.act(now.block, "attn_in", value)
+            now.reads.append((value, known))
+        return known
 
     # functions
 
