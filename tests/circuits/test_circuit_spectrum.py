@@ -138,6 +138,8 @@ class Written(nn.Module):
             X = norm(X + self.attend(X))
         elif place == "multiple":
             X = X + self.attend(0.1 * X)
+        elif place == "none":
+            X = X + self.attend(X)
         elif way == "alpha":
             X = torch.add(X, self.attend(norm(X)), alpha=0.25)
         else:
@@ -196,10 +198,19 @@ def test_skips_are_weighed_and_what_is_no_skip_is_said() -> None:
     model, inputs = family("classic")
     assert all(read.skip == pytest.approx(1.0) and read.unexplained < 1e-9 for read in read_reads(model, inputs))
     deep = ds.models.classic(depth=2, d=D, h=H, wiring="deep_norm", alpha=1.0)
+    with ds.fix_(deep, ds.remedies.DeEscalate(tau=0.5), at="block_out"):
+        assert "not in the verdict" in spectrum(deep, torch.randn(B, N, D)).notes[0]
     assert all(read.skip > 1.1 for read in read_reads(deep, torch.randn(B, N, D)))
     eye, nothing = torch.eye(D, dtype=torch.float64), torch.zeros(D, dtype=torch.float64)
     odd = layer_of(HeadWeights(eye[None], eye[None], nothing[None], nothing), Reads(unexplained=0.5, skip=3.0), None)
     assert odd.factor == 1.0 and "skips count as 1" in odd.notes[0]
+
+
+def test_the_norm_of_the_feed_forward_network_is_none_of_attentions() -> None:
+    found = written("none")  # as ModernBERT's first block: the sum goes on beside the only norm
+    assert found.placement == ["none"] * DEPTH and found.eigenvalues.shape == (DEPTH, D)
+    model, inputs = presets()["modernbert"](Sizes(2, D, H, N, B, 0))
+    assert spectrum(model, inputs).placement == ["none", "pre"]
 
 
 def test_a_multiple_of_the_stream_is_refused() -> None:

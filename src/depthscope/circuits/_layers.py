@@ -91,7 +91,7 @@ def layer_of(weights: HeadWeights, reads: Reads, mask: Tensor | None) -> Layer:
     W_V, W_O, rate, skip, centres = weights.W_V, weights.W_O, 1.0, reads.skip, False
     notes, G = [], None
     gamma_in = _first(reads.gamma_in, weights.gamma_in)
-    gamma_out = None if gamma_in is not None else _first(reads.gamma_out, weights.gamma_out)
+    gamma_out = None if gamma_in is not None or reads.goes_on else _first(reads.gamma_out, weights.gamma_out)
     if gamma_in is not None:
         norm = _norm(gamma_in, reads.stream, reads.read, mask)
         if norm.error > UNEXPLAINED:

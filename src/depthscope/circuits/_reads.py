@@ -12,14 +12,16 @@ from depthscope.errors import HookError
 from depthscope.traces.look import Span, evaluated
 from depthscope.traces.stream import Follow, Passage
 from depthscope.traces.untouched import untouched
+from depthscope.traces.watch import SUMS
 
 
 @dataclass
 class Reads:
     """Of one block, in float64: the stream (B, n, d), what attention reads of it, and the sum skip X + branch SA(X).
 
-    summed, normed: what the first norm behind that sum reads and gives, in post-norm blocks. gamma_in, gamma_out (d,):
-    scales of norms that are called as functions, by no module; those of modules are in HeadWeights.
+    summed, normed: what the first norm behind that sum reads and gives, in post-norm blocks; goes_on: the sum goes on
+    beside it, so that the norm is the feed-forward network's (ModernBERT's first block has no other). gamma_in,
+    gamma_out (d,): scales of norms that are called as functions, by no module; those of modules are in HeadWeights.
     """
 
     stream: Tensor | None = None
@@ -29,6 +31,7 @@ class Reads:
     unexplained: float = 0.0  # how much of the sum is neither the branch nor a multiple of the stream, relative
     summed: Tensor | None = None
     normed: Tensor | None = None
+    goes_on: bool = False
     gamma_in: Tensor | None = None
     gamma_out: Tensor | None = None
 
@@ -61,6 +64,7 @@ class _Watch(Follow):
         self.seen: dict[Passage, Reads] = {}
         self._branch_in: Tensor | None = None
         self._gamma: Tensor | None = None  # of the norm that is running as a function
+        self._sum_read: Any = None  # the sum that a norm has read
 
     def _first(self, tokens: Tensor) -> Tensor:
         return (tokens.transpose(0, 1) if self.axis == 0 else tokens).detach().to(torch.float64, copy=True)
@@ -110,8 +114,20 @@ class _Watch(Follow):
             if not now.attended:
                 seen.gamma_in = self._gamma
             elif now.sums and not now.pre_norm and seen.normed is None:
+                self._sum_read = source
                 seen.summed, seen.normed, seen.gamma_out = self._first(source), self._first(result), self._gamma
         return super()._normed(source, result)
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        given = (*args, *(kwargs or {}).values())
+        if self._sum_read is not None and self.open is not None and getattr(func, "__name__", "") in SUMS:
+            if any(value is self._sum_read for value in given):
+                self.seen[self.open].goes_on = True
+        return super().__torch_function__(func, types, args, kwargs)
+
+    def _ends(self, *_: Any) -> None:
+        super()._ends()
+        self._sum_read = None
 
 
 def norm_in(stream: Tensor, read: Tensor, gamma: Tensor, mask: Tensor | None = None) -> Norm:

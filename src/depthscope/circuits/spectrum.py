@@ -22,6 +22,7 @@ from depthscope.errors import HookError, UsageError
 from depthscope.metrics import hfc_lfc
 from depthscope.theory.layer_spectrum import LayerSpectrum, layer_spectrum
 from depthscope.traces.inputs import batches
+from depthscope.traces.known import fixes_in
 
 
 def spectrum(
@@ -53,7 +54,9 @@ def spectrum(
             on_block(index + 1)
         layer = layer_of(circuit.weights[index], reads[index], circuit.mask)
         found.append(_judged(layer, _patterns(circuit, index), circuit.weights[index].product().sum(0), tie))
-    notes = [f"block {i + 1}: {note}" for i, one in enumerate(found) for note in one["notes"]]
+    fixed = "the model has remedies: what they do outside attention's branch is not in the verdict"
+    notes = [fixed] if fixes_in(model) else []
+    notes += [f"block {i + 1}: {note}" for i, one in enumerate(found) for note in one["notes"]]
     kind, responses = _responses(circuit, grid_in(batch.args, batch.kwargs, circuit.X.shape[-2]))
     states = (circuit.X, *circuit.outs)
     return Spectrum(
