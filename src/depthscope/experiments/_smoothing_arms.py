@@ -26,7 +26,8 @@ ARMS = {  # as the paper's ViT, all are pre-norm
 }
 FIRST = (("sharpen", "free"), ("sharpen", "FeatScale"))  # who is ahead of whom, by the first version
 LATER = (("smooth", "free"), ("smooth", "sharpen"))  # by the later ones
-PAIRS = (*FIRST, *LATER, ("FeatScale", "free"), ("symmetric", "free"))
+CONTROL = (("symmetric", "free"), ("sharpen", "symmetric"), ("smooth", "symmetric"))  # the form, and the sign in it
+PAIRS = (*FIRST, *LATER, ("FeatScale", "free"), *CONTROL)
 DIGITS = 360  # test images
 TAUGHT = 5  # epochs, from which on it is asked who is better
 
