@@ -36,7 +36,9 @@ class Passage:
     matrices: int = 0  # since attention, before the first sum
     sums: int = 0
     entered_ffn: bool = False
-    reads: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # what attention read, and what it was given
+    attention_got: list[tuple[Tensor, Tensor]] = field(
+        default_factory=list
+    )  # what attention was to read, and what it got
 
     def moves_to(self, stream: Tensor) -> Tensor:
         self.stream, self.standing = stream, []
@@ -128,13 +130,13 @@ class Follow(TorchFunctionMode):
         return tuple(self._read(now, v) for v in args), {k: self._read(now, v) for k, v in kwargs.items()}
 
     def _read(self, now: Passage, value: Any) -> Any:
-        """What attention reads in the place of the stream, or of a multiple of it: queries, keys and values the same."""
+        """What attention reads in place of the stream, or of a multiple of it; queries, keys and values the same."""
         if not now.is_stream(value):
             return value
-        known = next((new for old, new in now.reads if old is value), None)
+        known = next((new for old, new in now.attention_got if old is value), None)
         if known is None:
             known = self.act(now.block, "attn_in", value)
-            now.reads.append((value, known))
+            now.attention_got.append((value, known))
         return known
 
     # functions
