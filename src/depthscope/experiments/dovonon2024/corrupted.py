@@ -93,6 +93,7 @@ def rows_of(numbers: dict[str, Tensor], cfg: Config, place: int) -> dict[str, Te
 
 def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     rows: list[tuple[str, float | Tensor, float, float]] = []
+    reported: list[Claim] = []
     for place, (data, count) in enumerate(data_of(cfg).items()):
         rows.append(sign_is_seen(data, numbers["hfc_lfc"][place]))
         if epochs_of(cfg, data) >= TAUGHT:
@@ -106,8 +107,8 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
                 zip(by_name, compared(torch.stack([*by_name.values()]), list(ARMS), PAIRS, 1 / count), strict=True)
             )
             for name in (f"noise {cfg.noise[-1]:g}", f"blur {cfg.blur[-1]:g}", f"labels wrong {cfg.label_noise[-1]:g}"):
-                rows += versions(f"{data}, {name}", tested[name])
-    return stated(cfg.trials, *rows)
+                reported += versions(f"{data}, {name}", tested[name], cfg.trials)
+    return [*stated(cfg.trials, *rows), *reported]
 
 
 def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:

@@ -60,14 +60,16 @@ def run(cfg: Config) -> dict[str, Tensor]:
 
 def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     rows: list[tuple[str, float | Tensor, float, float]] = []
+    reported: list[Claim] = []
     for place, (data, count) in enumerate(data_of(cfg).items()):
         rows.append(sign_is_seen(data, numbers["hfc_lfc"][place]))
         if epochs_of(cfg, data) >= TAUGHT:
             accuracy = numbers["test_accuracy"][place]
             if data == "digits":
                 rows.append(("digits: test accuracy of the worst arm and depth", accuracy.mean(-1).min(), TRAINED, 1.0))
-            rows += versions(f"{data}, {cfg.depths[-1]} blocks", compared(accuracy, list(ARMS), PAIRS, 1 / count)[-1])
-    return stated(cfg.trials, *rows)
+            ahead = compared(accuracy, list(ARMS), PAIRS, 1 / count)[-1]
+            reported += versions(f"{data}, {cfg.depths[-1]} blocks", ahead, cfg.trials)
+    return [*stated(cfg.trials, *rows), *reported]
 
 
 def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:

@@ -67,6 +67,7 @@ def run(cfg: Config) -> dict[str, Tensor]:
 
 def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     rows: list[tuple[str, float | Tensor, float, float]] = []
+    reported: list[Claim] = []
     for place, (data, count) in enumerate(data_of(cfg).items()):
         rows.append(sign_is_seen(data, numbers["hfc_lfc"][place]))
         if epochs_of(cfg, data) >= TAUGHT:
@@ -76,8 +77,8 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
                 (f"{data}: accuracy gained by most images over fewest, the least of all arms", gained, 0.0, 1.0)
             )
             where = f"{data}, {100 * cfg.shares[0]:g} % of the images"
-            rows += versions(where, compared(accuracy, list(ARMS), PAIRS, 1 / count)[0])
-    return stated(cfg.trials, *rows)
+            reported += versions(where, compared(accuracy, list(ARMS), PAIRS, 1 / count)[0], cfg.trials)
+    return [*stated(cfg.trials, *rows), *reported]
 
 
 def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
