@@ -182,7 +182,7 @@ def sign_is_seen(data: str, hfc_lfc: Tensor) -> tuple[str, Tensor, float, float]
 def versions(where: str, row: Sequence[Ahead], trials: int) -> list[Claim]:
     """What both versions of the paper say of one setting, by the p of PAIRS; none where seeds are too few.
 
-    They contradict each other, and on digits differences are within noise: neither is expected, both are reported.
+    They contradict each other, and on digits neither was seen: both are reported, and neither is expected.
     """
     found = dict(zip(PAIRS, row, strict=True))
     said = {"first version": FIRST, "later ones": LATER}

@@ -50,14 +50,14 @@ def draw_table(
 ) -> None:  # fmt: skip
     """Who is ahead by how much, mean ± deviation over seeds; bold and dark where that is more than noise."""
     cells = [[_cell(scale * one.mean, scale * one.spread, digits) for one in row] for row in rows]
-    heads = [f"{one}\nminus {other}" for one, other in pairs]
+    heads = [f"{one}\nminus\n{other}" for one, other in pairs]
     ax.axis("off")
     table = ax.table(cellText=cells, rowLabels=list(names), colLabels=heads, loc="center", cellLoc="center")
     table.auto_set_font_size(False)
     for (row, column), cell in table.get_celld().items():
-        cell.set(edgecolor="0.85", height=1 / (len(rows) + 3))
+        cell.set(edgecolor="0.85", height=(1 if row else 1.7) / (len(rows) + 3.7))  # heads have three lines
         noise = row and column >= 0 and not rows[row - 1][column].clear
-        cell.set_text_props(fontsize=7, color="0.5" if noise else "0.0")
+        cell.set_text_props(fontsize=6.5, color="0.5" if noise else "0.0")
         if row and column >= 0 and not noise:
             cell.set_text_props(fontweight="bold")
     ax.set_title(title, fontsize=9)

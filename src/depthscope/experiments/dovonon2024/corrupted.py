@@ -4,6 +4,8 @@ The first version of the paper says that sharpening is more robust to corruption
 smoothing rather than sharpening can help images. Damage to test images costs no training: every model is trained once,
 on clean images, and asked about each kind and strength of damage in the end. Wrong labels are drawn anew with every
 seed, the same for all arms; they are in the training split alone.
+Seen on digits: forced smoothing loses most, 7 points to the plain model under noise 0.4 and 5 with 40 % wrong labels;
+sharpening gains nothing.
 
 depthscope reproduce dovonon2024/corrupted     about 8 minutes on two cores: digits, 3 trainings, 5 arms, 5 seeds.
 --set cifar=FOLDER trains on a part of CIFAR-10 too, some 70 minutes more, judged by a short run. All arms have one
