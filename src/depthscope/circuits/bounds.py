@@ -167,8 +167,8 @@ def _check_covered(circuit: Circuit, index: int, weights: HeadWeights, name: str
         or weights.scale is None
     ):
         raise AttentionNotSeenError(
-            f"{where} shows no such queries and keys: it turns them by position (Llama), or adds positions to its "
-            "scores (XLNet, DeBERTa). Rows of P differ even for equal tokens, and the theorem says nothing about them. "
+            f"{where} shows no such queries and keys: it turns them by position (Llama), normalises them, or adds "
+            "positions to its scores (XLNet, DeBERTa). The theorem says nothing about such attention. "
             "Use depthscope ablate, which measures."
         )
     for b, P in enumerate(circuit.P[index]):

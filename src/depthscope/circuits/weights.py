@@ -65,7 +65,7 @@ def read_weights(model: nn.Module, inputs: Any, *, blocks: str | Iterable[str] |
     """The weights of all heads, block by block in the order in which they run; the model is left as it was.
 
     inputs: any that the model can run on; their values do not matter, more tokens need fewer passes. blocks: a pattern
-    where the finder should not choose.
+    where the finder should not choose. Hooks of your own run too, on the tokens that are fed.
     """
     batch, looked = looked_at(model, inputs, blocks)
     site = "attn_in"
@@ -179,7 +179,7 @@ def _check_seen(still: Probe, model: nn.Module) -> None:
         what = f"block {blind[0]} shows none" if blind else "no block shows any"
         raise HookError(
             f"circuits: attention must be seen, and its branch must join a residual stream; {what} in "
-            f"{type(model).__name__}. Take ablations out first; see: depthscope doctor."
+            f"{type(model).__name__}. Read the weights before ds.without_ takes skips out; see: depthscope doctor."
         )
 
 

@@ -67,7 +67,8 @@ def smollm2() -> Loaded:
 
 def rxnmapper() -> Loaded:
     """RXNMapper: ALBERT, one block called 12 times, width 256, trained on chemical reactions."""
-    (folder,) = (place("rxnmapper", "rxnmapper") / "models" / "transformers").iterdir()
+    models = place("rxnmapper", "rxnmapper") / "models" / "transformers"
+    (folder,) = (entry for entry in models.iterdir() if entry.is_dir())
     return _model(folder), smiles_tokens((folder / "vocab.txt").read_text().splitlines(), REACTIONS)
 
 
