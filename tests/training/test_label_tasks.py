@@ -220,9 +220,9 @@ def test_points_must_be_finite() -> None:
 
 def test_compare_takes_the_sizes_of_the_task_and_says_what_is_asked(tmp_path: Path) -> None:
     said = ["--epochs", "1", "--width", "12", "--set", "train=60", "--set", "eval_every=9"]
-    words = ["compare", "sorting", "--arms", "de_escalate", "--seeds", "3", "--processes", "1", *said]
+    words = ["compare", "sorting", "--arms", "de_escalate", "--seeds", "1", "--processes", "1", *said]
     result = CliRunner().invoke(app, [*words, "--folder", str(tmp_path)])
     assert result.exit_code == 0, result.output
     text = " ".join(result.output.split())
     assert "tagger of 6 blocks, d 12, 2 heads, no ffn" in text and "60 sequences of 8 tokens to learn from" in text
-    assert "stayed at chance in 3 of 3 seeds" in text
+    assert "stayed at chance in 1 of 1 seeds" in text
