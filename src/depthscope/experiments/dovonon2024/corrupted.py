@@ -7,7 +7,7 @@ seed, the same for all arms; they are in the training split alone.
 Seen on digits: forced smoothing loses most, 7 points to the plain model under noise 0.4 and 5 with 40 % wrong labels;
 sharpening gains nothing.
 
-depthscope reproduce dovonon2024/corrupted     about 8 minutes on two cores: digits, 3 trainings, 5 arms, 5 seeds.
+depthscope reproduce dovonon2024/corrupted     13 minutes beside other work: digits, 3 trainings, 5 arms, 5 seeds.
 --set cifar=FOLDER trains on a part of CIFAR-10 too, some 70 minutes more, judged by a short run. All arms have one
 rate; none was searched. Noise is in units of the range from black to white, blur in pixels; digits have 8 x 8 of them.
 """

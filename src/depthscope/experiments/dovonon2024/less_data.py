@@ -5,7 +5,7 @@ rather than sharpening can help images. Each seed draws its own images, the same
 proportion. All shares have the same number of steps: fewer images are seen more often.
 Seen on digits: no pair differs by more than noise; with 10 % of the images both forced arms are 3 points below.
 
-depthscope reproduce dovonon2024/less_data     about 10 minutes on two cores: digits, 4 shares, 5 arms, 5 seeds.
+depthscope reproduce dovonon2024/less_data     21 minutes beside other work: digits, 4 shares, 5 arms, 5 seeds.
 --set cifar=FOLDER trains on a part of CIFAR-10 too, some 90 minutes more, judged by a short run. All arms have one
 rate; none was searched.
 """
