@@ -8,8 +8,8 @@ from _ratio import line, ratio, training_step
 from torch import nn
 
 import depthscope as ds
-from depthscope._registry import TABLES
 from depthscope.models.design import shelves
+from depthscope.registry import TABLES
 from depthscope.remedies._fix import TOKEN_SITES
 
 ROUNDS = 15

@@ -10,12 +10,12 @@ from _ratio import line, ratio
 from torch import nn
 
 from depthscope.training.build import Build
+from depthscope.training.data.task import make_task
 from depthscope.training.monitor import Monitor
 from depthscope.training.parallel import accelerated
 from depthscope.training.recipe import Recipe
 from depthscope.training.step import Stepper
 from depthscope.training.tasks import ImageTask, Split
-from depthscope.training.tasks._task import make_task
 
 ROUNDS = 15
 EVERY = 50  # steps between two looks of the monitor

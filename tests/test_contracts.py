@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from depthscope import metrics
-from depthscope._registry import TABLES
 from depthscope.errors import MaskError, ShapeError
-from depthscope.metrics._chunks import chunks, energies
-from depthscope.metrics._pattern import pattern_of
+from depthscope.metrics.chunks import chunks, energies
+from depthscope.metrics.pattern import pattern_of
+from depthscope.registry import TABLES
 
 METRICS = TABLES["metric"]
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]

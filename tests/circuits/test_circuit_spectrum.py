@@ -18,7 +18,7 @@ from depthscope.circuits.spectrum import spectrum
 from depthscope.circuits.spectrum_record import Spectrum
 from depthscope.circuits.weights import HeadWeights
 from depthscope.errors import HookError, RecordError, StochasticError, UsageError
-from depthscope.experiments._spectra import cyclic_attention
+from depthscope.experiments.spectra import cyclic_attention
 from depthscope.models.resolve import presets
 from depthscope.models.sizes import Sizes
 from depthscope.reports.spectrum import in_words

@@ -194,13 +194,13 @@ def test_only_a_claim_that_was_expected_to_hold_fails_a_run(
 
 
 def test_an_interrupted_run_keeps_what_was_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from depthscope.experiments import _run
+    from depthscope.experiments import run
     from depthscope.experiments.yu2023 import proposition_2_3, proposition_2_9
 
     def interrupted(cfg: object) -> dict:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_run, "find", lambda name: ["yu2023/proposition_2_3", "yu2023/proposition_2_9"])
+    monkeypatch.setattr(run, "find", lambda name: ["yu2023/proposition_2_3", "yu2023/proposition_2_9"])
     monkeypatch.setattr(proposition_2_9, "run", interrupted)
     monkeypatch.setattr(proposition_2_3, "SMOKE", proposition_2_3.Config(trials=20, n=6, d=8))
     result = invoke("reproduce", "yu2023", "--smoke", "--out", str(tmp_path))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from depthscope.experiments import Claim
-from depthscope.experiments._claim import stated
+from depthscope.experiments.claim import stated
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import torch
 
 import depthscope as ds
 from depthscope.errors import CheckpointError, DepthscopeError, UnknownNameError, UsageError
-from depthscope.experiments import _dong_tasks
-from depthscope.experiments._dong_paths import alone, by_length, draw_path, drawn_hits, exactly, norm
-from depthscope.experiments._dong_tasks import SIZES, SMALL, trained
+from depthscope.experiments import dong_tasks
 from depthscope.experiments.dong2021 import path_effectiveness, sorting
+from depthscope.experiments.dong_paths import alone, by_length, draw_path, drawn_hits, exactly, norm
+from depthscope.experiments.dong_tasks import SIZES, SMALL, trained
 from depthscope.training.tasks import task
 
 TINY = {"depth": 2, "d": 12, "h": 2, "epochs": 1, "train": 40, "valid": 10, "test": 10}
@@ -100,9 +100,9 @@ def test_accuracies_are_those_of_the_sums() -> None:
 
 
 def test_what_was_trained_is_not_trained_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_dong_tasks, "_DONE", {})
+    monkeypatch.setattr(dong_tasks, "_DONE", {})
     first = trained({"sorting": TINY}, [0, 1], side_by_side=False)["sorting"]
-    monkeypatch.setattr(_dong_tasks, "train", lambda *_, **__: pytest.fail("it was trained again"))
+    monkeypatch.setattr(dong_tasks, "train", lambda *_, **__: pytest.fail("it was trained again"))
     again = trained({"sorting": TINY}, [1], side_by_side=False)["sorting"][0]
     assert again.run is first[1].run and again.run.recipe.seed == 1
     for name, tensor in again.model.state_dict().items():
@@ -115,14 +115,14 @@ def test_what_was_trained_is_not_trained_again(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_processes_give_the_same_and_a_folder_keeps_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_dong_tasks, "_DONE", {})
+    monkeypatch.setattr(dong_tasks, "_DONE", {})
     here = trained({"sorting": TINY}, [0], side_by_side=False)["sorting"][0]
     for _ in range(2):
-        _dong_tasks._DONE.clear()
+        dong_tasks._DONE.clear()
         there = trained({"sorting": TINY}, [0], side_by_side=True, folder=str(tmp_path))["sorting"][0]
         assert there.run.final == here.run.final
         monkeypatch.setattr("depthscope.training.pool.Pool.start", lambda *_: pytest.fail("it ran again"))
-    _dong_tasks._DONE.clear()
+    dong_tasks._DONE.clear()
     for kept in tmp_path.glob("*/step_*/*"):
         kept.unlink()
     with pytest.raises(CheckpointError, match=r"sorting-0-.* must hold a run and its last checkpoint"):
@@ -151,7 +151,7 @@ def test_claims_fail_where_the_result_is_absent() -> None:
 
 
 def test_a_run_that_diverged_is_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_dong_tasks, "_DONE", {})
+    monkeypatch.setattr(dong_tasks, "_DONE", {})
     wild = TINY | {"lr": 1e30, "clip": None, "warmup": 0}
     with pytest.raises(DepthscopeError, match=r"sorting, seed 0: every run must come to its end; .* Take a smaller"):
         trained({"sorting": wild}, [0], side_by_side=False)

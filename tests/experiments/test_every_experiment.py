@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import depthscope as ds
-from depthscope.experiments._run import module_of
+from depthscope.experiments.run import module_of
 
 GOLDEN = Path(__file__).with_name("golden.json")
 # training multiplies rounding: no golden numbers

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from depthscope.errors import UsageError
-from depthscope.experiments import _rates
-from depthscope.experiments._races import Race, draw_bands, look, loss_by_frequency
-from depthscope.experiments._rates import best, run_at_best_rates, runs_at_best_rates
-from depthscope.experiments._run import configured
+from depthscope.experiments import rates
 from depthscope.experiments.beyond import causal_de_escalation, causal_escalation
+from depthscope.experiments.races import Race, draw_bands, look, loss_by_frequency
+from depthscope.experiments.rates import best, run_at_best_rates, runs_at_best_rates
+from depthscope.experiments.run import configured
 from depthscope.experiments.yu2023 import fig7
 from depthscope.models.transformer import classic
 from depthscope.training.arms import arm, arms
@@ -57,7 +57,7 @@ def test_each_arm_goes_on_with_its_own_rate_and_no_seed_is_trained_twice(monkeyp
         good = {"post_norm@0.0003", "pre_norm@0.001"}
         return [lane_of(text, race.seeds, 1.0 if text in good else 2.0) for text in race.arms]
 
-    monkeypatch.setattr(_rates, "run_race", made_up)
+    monkeypatch.setattr(rates, "run_race", made_up)
     race = Race(("post_norm", "pre_norm"), (3, 4, 5), {}, {})
     lanes = run_at_best_rates(race, (3e-4, 1e-3))
     assert asked == [
@@ -69,7 +69,7 @@ def test_each_arm_goes_on_with_its_own_rate_and_no_seed_is_trained_twice(monkeyp
 
 
 def test_one_seed_needs_no_second_race(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_rates, "run_race", lambda race, **_: [lane_of(text, race.seeds, 1.0) for text in race.arms])
+    monkeypatch.setattr(rates, "run_race", lambda race, **_: [lane_of(text, race.seeds, 1.0) for text in race.arms])
     (lane,) = run_at_best_rates(Race(("pre_norm",), (0,), {}, {}), (1e-3, 3e-3))
     assert lane.lr == 1e-3 and [*lane.runs] == [0]
 

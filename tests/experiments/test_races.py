@@ -10,10 +10,10 @@ import torch
 
 import depthscope as ds
 from depthscope.errors import UsageError
-from depthscope.experiments import _races
-from depthscope.experiments._races import Race, draw_bands, run_race, training_curves
-from depthscope.experiments._run import configured, module_of
+from depthscope.experiments import races
 from depthscope.experiments.beyond import depth_race, learning_rate, placement
+from depthscope.experiments.races import Race, draw_bands, run_race, training_curves
+from depthscope.experiments.run import configured, module_of
 from depthscope.experiments.yu2023 import fig6
 from depthscope.reports.training_curves import smooth
 from depthscope.training.arms import arm
@@ -62,7 +62,7 @@ def test_lines_of_batches_are_smoothed_as_in_reports() -> None:
 
 
 def test_an_interrupt_of_a_training_ends_the_race(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_races, "train", lambda *_: run_of(1, "stopped"))
+    monkeypatch.setattr(races, "train", lambda *_: run_of(1, "stopped"))
     with pytest.raises(KeyboardInterrupt):
         run_race(replace(SMALL, side_by_side=False))
 
@@ -164,5 +164,5 @@ def test_a_race_searches_no_rates(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.update(settings)
         return SimpleNamespace(lanes=[])
 
-    monkeypatch.setattr("depthscope.experiments._races.compare", compare)
+    monkeypatch.setattr("depthscope.experiments.races.compare", compare)
     assert run_race(Race(("post_norm",), (0,), {}, {}, task="pydoc")) == [] and asked["search"] == 0

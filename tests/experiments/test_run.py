@@ -10,9 +10,9 @@ import torch
 
 import depthscope as ds
 from depthscope.errors import RecordError, UnknownNameError, UsageError
-from depthscope.experiments import _run
-from depthscope.experiments._progress import track
-from depthscope.experiments._run import configured, find, module_of, plain, plan, run_one
+from depthscope.experiments import run
+from depthscope.experiments.progress import track
+from depthscope.experiments.run import configured, find, module_of, plain, plan, run_one
 
 SMALL = {"n": 6, "d": 8, "trials": 20}
 QUICK = "yu2023/proposition_2_3"
@@ -40,7 +40,7 @@ def test_reproduce_gives_claims_numbers_and_a_figure() -> None:
 
 
 def test_a_paper_gives_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_run, "find", lambda name: [QUICK])
+    monkeypatch.setattr(run, "find", lambda name: [QUICK])
     assert [r.name for r in ds.reproduce("yu2023", smoke=True, **SMALL)] == [QUICK]
 
 
@@ -158,7 +158,7 @@ def test_an_interrupt_while_writing_leaves_the_old_file(tmp_path: Path, monkeypa
         raise KeyboardInterrupt
 
     result = ds.reproduce(QUICK, seed=1, **SMALL)
-    monkeypatch.setattr(_run.Reproduction, "figure", lambda self: SimpleNamespace(savefig=savefig))
+    monkeypatch.setattr(run.Reproduction, "figure", lambda self: SimpleNamespace(savefig=savefig))
     with pytest.raises(KeyboardInterrupt):
         result.save(tmp_path)
     assert {p.name: p.read_bytes() for p in (tmp_path / "yu2023").iterdir()} == before

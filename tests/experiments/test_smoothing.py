@@ -12,11 +12,11 @@ from torch import Tensor
 
 import depthscope as ds
 from depthscope.errors import UsageError
-from depthscope.experiments import _smoothing_arms
-from depthscope.experiments._races import Race
-from depthscope.experiments._run import configured
-from depthscope.experiments._smoothing_arms import ARMS, PAIRS, Setting, compared, high_to_low, races_of, train_all
+from depthscope.experiments import smoothing_arms
 from depthscope.experiments.dovonon2024 import corrupted, deeper, less_data, text
+from depthscope.experiments.races import Race
+from depthscope.experiments.run import configured
+from depthscope.experiments.smoothing_arms import ARMS, PAIRS, Setting, compared, high_to_low, races_of, train_all
 from depthscope.training.arms import arm
 from depthscope.training.build import Build
 from depthscope.training.lane import Lane
@@ -53,11 +53,11 @@ def test_all_shares_have_the_same_steps() -> None:
 
 def test_cifar_is_trained_on_where_it_is_given() -> None:
     cfg = deeper.Config(cifar="folder", cifar_train=500)
-    assert _smoothing_arms.data_of(cfg) == {"digits": 360, "CIFAR-10": 2000}
+    assert smoothing_arms.data_of(cfg) == {"digits": 360, "CIFAR-10": 2000}
     (race,) = races_of(cfg, "CIFAR-10", Setting(24))
     assert race.task == "cifar10" and race.options == {"data": "folder", "train": 500, "test": 2000}
     assert race.model["depth"] == 24 and race.recipe["epochs"] == 8
-    assert [*_smoothing_arms.data_of(deeper.Config())] == ["digits"]
+    assert [*smoothing_arms.data_of(deeper.Config())] == ["digits"]
 
 
 def test_a_whole_experiment_on_both_data_sets(tmp_path: Path) -> None:
@@ -91,11 +91,11 @@ told: list[tuple[int, int]] = []
 
 
 def test_lanes_are_put_together_by_data_setting_arm_and_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_smoothing_arms, "run_race", made_up)
+    monkeypatch.setattr(smoothing_arms, "run_race", made_up)
     told.clear()
     cfg = less_data.Config(trials=2, seed=1)
     lanes = train_all(cfg, [Setting(3), Setting(5, {"share": 0.5})])
-    accuracy = _smoothing_arms.measured(lanes, "test", "accuracy")
+    accuracy = smoothing_arms.measured(lanes, "test", "accuracy")
     expected = [[[a + 10 * depth + 1000 * seed + share for seed in (1, 2)] for a in range(5)] for depth, share in ((3, 0), (5, 0.5))]  # fmt: skip
     assert accuracy.tolist() == [expected] and told == [(0, 20), (10, 20), (15, 20)]
     torch.testing.assert_close(high_to_low(lanes), torch.full((1, 2, 5, 2), 2.0))

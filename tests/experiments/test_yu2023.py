@@ -3,7 +3,7 @@
 import scipy.stats
 import torch
 
-from depthscope.experiments._random import KINDS, drawn_xi, random_attention, random_tokens
+from depthscope.experiments.random import KINDS, drawn_xi, random_attention, random_tokens
 from depthscope.experiments.yu2023 import fig3, section_2_3
 from depthscope.metrics import t_sim, xi
 

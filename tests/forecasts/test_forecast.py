@@ -8,12 +8,12 @@ import transformers as T
 from torch import nn
 
 import depthscope as ds
-from depthscope._registry import TABLES
 from depthscope.errors import BlocksNotFoundError, ForecastError, RecordError, UnknownNameError, UsageError
 from depthscope.models.design import Design, shelves
 from depthscope.models.resolve import resolve
 from depthscope.models.sizes import Sizes
 from depthscope.models.transformer import Transformer
+from depthscope.registry import TABLES
 from depthscope.theory.covariance import less_mean
 
 shelves()

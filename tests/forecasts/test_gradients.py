@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from depthscope._registry import TABLES
 from depthscope.forecasts.gradients import WIRINGS, gains_of_design, growth_of_design
 from depthscope.models.design import Design, shelves
 from depthscope.models.transformer import Transformer
+from depthscope.registry import TABLES
 
 shelves()
 

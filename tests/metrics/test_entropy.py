@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from depthscope.errors import ShapeError, StochasticError
-from depthscope.metrics import _pattern
+from depthscope.metrics import pattern
 from depthscope.metrics.entropy import attention_entropy
 
 
@@ -44,7 +44,7 @@ def test_blocks_of_rows_give_what_the_whole_matrix_gives(monkeypatch, masked):
     P = torch.randn(2, 3, 20, 20, dtype=torch.float64).softmax(-1)
     mask = torch.arange(20).expand(2, 20) < torch.tensor([[20], [13]]) if masked else None
     whole = attention_entropy(P, mask=mask)
-    monkeypatch.setattr(_pattern, "HELD", 200)
+    monkeypatch.setattr(pattern, "HELD", 200)
     torch.testing.assert_close(attention_entropy(P, mask=mask), whole, rtol=1e-12, atol=0)
 
 

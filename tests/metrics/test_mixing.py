@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from depthscope.errors import ShapeError, StochasticError
-from depthscope.metrics import _pattern
-from depthscope.metrics._pattern import pattern_of
+from depthscope.metrics import pattern
 from depthscope.metrics.mixing import mu, mu_of, omega
+from depthscope.metrics.pattern import pattern_of
 from depthscope.metrics.spectrum import delta
 
 
@@ -72,7 +72,7 @@ def test_blocks_of_rows_give_what_the_whole_matrix_gives(monkeypatch, held, mask
     X, P = tokens_and_heads((2,), (3,), n=20)
     mask = torch.arange(20).expand(2, 20) < torch.tensor([[20], [13]]) if masked else None
     whole = both(X, P, mask)
-    monkeypatch.setattr(_pattern, "HELD", held)
+    monkeypatch.setattr(pattern, "HELD", held)
     torch.testing.assert_close(both(X, P, mask), whole, rtol=1e-11, atol=0)
 
 

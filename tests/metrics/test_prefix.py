@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from depthscope.errors import MaskError, ShapeError
-from depthscope.metrics import _chunks
+from depthscope.metrics import chunks
 from depthscope.metrics.prefix import prefix_diversity
 from depthscope.metrics.similarity import t_div
 
@@ -96,7 +96,7 @@ def test_scale_and_rotation_change_nothing(seed, n, d, scale):
 def test_the_size_of_a_chunk_does_not_matter(monkeypatch):
     X = torch.randn(5, 6, 4)
     whole = prefix_diversity(X)
-    monkeypatch.setattr(_chunks, "CHUNK", 2 * 6 * 4)
+    monkeypatch.setattr(chunks, "CHUNK", 2 * 6 * 4)
     assert torch.equal(prefix_diversity(X), whole)
 
 

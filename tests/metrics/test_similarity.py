@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from depthscope.errors import MaskError, ShapeError
-from depthscope.metrics import _chunks
+from depthscope.metrics import chunks
 from depthscope.metrics.similarity import t_cos, t_div, t_sim
 
 
@@ -104,7 +104,7 @@ def test_the_size_of_a_chunk_does_not_matter(f, monkeypatch):
     X = torch.randn(5, 6, 4) + 1
     mask = torch.rand(5, 6) > 0.2
     whole, masked = f(X), f(X, mask=mask)
-    monkeypatch.setattr(_chunks, "CHUNK", 2 * 6 * 4)
+    monkeypatch.setattr(chunks, "CHUNK", 2 * 6 * 4)
     assert torch.equal(f(X), whole)
     assert torch.equal(f(X, mask=mask), masked)
 

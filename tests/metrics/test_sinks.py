@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from depthscope.metrics import _pattern
+from depthscope.metrics import pattern
 from depthscope.metrics.sinks import attention_sink
 
 
@@ -48,7 +48,7 @@ def test_uniform_causal_attention_is_chance_and_a_sink_is_one():
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("held", [1 << 22, 30])
 def test_the_first_token_is_the_first_that_is_no_padding(monkeypatch, causal, held):
-    monkeypatch.setattr(_pattern, "HELD", held)  # 30: blocks of a few rows, of which the sink's is not the first
+    monkeypatch.setattr(pattern, "HELD", held)  # 30: blocks of a few rows, of which the sink's is not the first
     P = attention(3, 2, 12, 12, causal=causal)
     keep = torch.tensor([[0] * 7 + [1] * 5, [1] * 8 + [0] * 4, [0, 1, 1, 0, 1, 1] + [0] * 6]).bool()
     found = attention_sink(P, mask=keep)
@@ -70,7 +70,7 @@ def test_keys_of_another_sequence_have_their_own_first_token():
 @pytest.mark.parametrize("held", [1 << 22, 30])
 @pytest.mark.parametrize(("n", "M"), [(4, 3), (2, 5), (6, 1)])
 def test_after_a_memory_all_queries_are_later_than_the_first_key(monkeypatch, held, n, M):
-    monkeypatch.setattr(_pattern, "HELD", held)
+    monkeypatch.setattr(pattern, "HELD", held)
     P = attention(2, 3, n + M, n + M)[..., M:, :]
     mass, chance = attention_sink(P)
     torch.testing.assert_close(mass, P[..., 0].mean(-1))
@@ -88,8 +88,8 @@ def test_after_a_memory_queries_that_are_padding_do_not_count():
 
 def test_large_n_never_holds_the_matrix(monkeypatch):
     made = []
-    monkeypatch.setattr(_pattern, "HELD", 1 << 10)
-    monkeypatch.setattr(_pattern, "_given_rows", lambda P, b, c, r, s, _: made.append((c - b) * (s - r)) or P[b:c, r:s])
+    monkeypatch.setattr(pattern, "HELD", 1 << 10)
+    monkeypatch.setattr(pattern, "_given_rows", lambda P, b, c, r, s, _: made.append((c - b) * (s - r)) or P[b:c, r:s])
     P = attention(1, 128, 128)
     assert float(attention_sink(P)[0]) == pytest.approx(mass_by_definition(P[0].numpy()), rel=1e-12)
     assert max(made) * 128 <= 1 << 10

@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from depthscope.errors import MaskError, ShapeError, StochasticError
-from depthscope.metrics import _pattern
+from depthscope.metrics import pattern
 from depthscope.metrics.spectrum import DENSE, delta, lambda_2
 
 BOTH = [delta, lambda_2]
@@ -255,7 +255,7 @@ def test_blocks_of_rows_give_what_the_whole_matrix_gives(f, n, masked, causal, m
     mask = torch.arange(n).expand(2, n) < torch.tensor([[n], [n - 7]]) if masked else None
     P = (q @ k.mT / 2 + bias).masked_fill(torch.ones(n, n).triu(1).bool() & bool(causal), -torch.inf).softmax(-1)
     whole = torch.stack([f(P[i, h], mask=None if mask is None else mask[i]) for i in range(2) for h in range(3)])
-    monkeypatch.setattr(_pattern, "HELD", 200)
+    monkeypatch.setattr(pattern, "HELD", 200)
     torch.testing.assert_close(f(P, mask=mask).flatten(), whole, rtol=1e-8, atol=1e-12)
     found = f(q=q, k=k, bias=bias, causal=causal, mask=mask)
     torch.testing.assert_close(found.flatten(), whole, rtol=1e-8, atol=1e-12)
@@ -291,7 +291,7 @@ def test_from_q_and_k_no_square_matrix_is_ever_built(f, case, monkeypatch):
     with Largest() as held:
         f(q=q, k=k, **options)
     assert held.bytes >= square  # the recorder sees a square when there is one
-    monkeypatch.setattr(_pattern, "HELD", 40000)
+    monkeypatch.setattr(pattern, "HELD", 40000)
     with Largest() as blockwise:
         f(q=q, k=k, **options)
     assert 0 < blockwise.bytes < square / 4

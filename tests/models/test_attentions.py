@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from depthscope._registry import TABLES
 from depthscope.models import Design, SelfAttention
 from depthscope.models.design import shelves
+from depthscope.registry import TABLES
 
 shelves()
 FORMULAS = TABLES["attention"]

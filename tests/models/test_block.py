@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from depthscope._registry import TABLES
 from depthscope.models import Block, Design
 from depthscope.models.design import shelves, streams_of
+from depthscope.registry import TABLES
 
 shelves()
 ACTIVATIONS = sorted(TABLES["activation"])

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import depthscope as ds
-from depthscope._registry import TABLES
 from depthscope.errors import DepthscopeError, UnknownNameError, UsageError
 from depthscope.models import Block, Design, Transformer, classic
 from depthscope.models.design import TABLE_OF, shelves, streams_of
+from depthscope.registry import TABLES
 
 shelves()
 WIRINGS, ATTENTIONS, ACTIVATIONS = (sorted(TABLES[t]) for t in ("wiring", "attention", "activation"))

@@ -6,10 +6,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import depthscope as ds
-from depthscope._registry import TABLES
 from depthscope.errors import AttentionNotSeenError, ShapeError, UnknownNameError, UsageError
 from depthscope.models import SegmentMemory
 from depthscope.models.design import shelves
+from depthscope.registry import TABLES
 
 shelves()
 SIZES = {"vocabulary": 50, "memory": 40, "depth": 3, "d": 16, "h": 4, "q": 32}

@@ -5,11 +5,11 @@ import copy
 import pytest
 import torch
 
-from depthscope._registry import TABLES
 from depthscope.models import Block, Design
 from depthscope.models import trials as module
 from depthscope.models.design import shelves
 from depthscope.models.trials import chain, draw_trials, run_trials
+from depthscope.registry import TABLES
 
 shelves()
 TRIALS = 3

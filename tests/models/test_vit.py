@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import depthscope as ds
-from depthscope._registry import TABLES
 from depthscope.errors import ShapeError, UnknownNameError, UsageError, VanishedError
 from depthscope.models import ViT, vit
 from depthscope.models.design import shelves, streams_of
+from depthscope.registry import TABLES
 
 shelves()
 each_pooling = pytest.mark.parametrize("pooling", ["cls", "mean", "attention"])

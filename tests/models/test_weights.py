@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from depthscope._registry import TABLES
 from depthscope.models import Block, Design
 from depthscope.models.design import shelves
+from depthscope.registry import TABLES
 
 shelves()
 LAWS = TABLES["weight law"]

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from depthscope._registry import TABLES
 from depthscope.models import Block, Design, classic
 from depthscope.models import wirings as folder
 from depthscope.models.design import shelves, streams_of
-from depthscope.models.wirings._wiring import Wiring
+from depthscope.models.wirings.wiring import Wiring
+from depthscope.registry import TABLES
 
 shelves()
 WIRINGS = TABLES["wiring"]

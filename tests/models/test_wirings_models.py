@@ -6,11 +6,11 @@ import pytest
 import torch
 
 import depthscope as ds
-from depthscope._registry import TABLES
 from depthscope.models import Design, classic, vit
 from depthscope.models import trials as module
 from depthscope.models.design import shelves, streams_of
 from depthscope.models.trials import chain, draw_trials
+from depthscope.registry import TABLES
 
 shelves()
 WIRINGS = sorted(TABLES["wiring"])

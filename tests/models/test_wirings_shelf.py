@@ -5,13 +5,13 @@ import math
 import pytest
 import torch
 
-from depthscope._registry import TABLES
 from depthscope.errors import UsageError
 from depthscope.models import Block, Design, classic
 from depthscope.models.design import shelves, streams_of
 from depthscope.models.trials import draw_trials
 from depthscope.models.wirings.admin import admin_profile_
 from depthscope.models.wirings.layer_scale import first_g
+from depthscope.registry import TABLES
 
 shelves()
 DEPTH, D, ALPHA = 4, 8, 0.7

@@ -5,7 +5,7 @@ import inspect
 import torch
 from torch import Tensor
 
-from depthscope._registry import TABLES
+from depthscope.registry import TABLES
 from depthscope.remedies._remedy import Remedy
 
 SHELF = {

@@ -6,8 +6,8 @@ import transformers as T
 from torch import Tensor, nn
 
 import depthscope as ds
-from depthscope._registry import TABLES
 from depthscope.errors import UsageError
+from depthscope.registry import TABLES
 from depthscope.remedies._attention import AttentionRemedy
 
 R = ds.remedies

@@ -10,8 +10,8 @@ import transformers as T
 from torch import Tensor, nn
 
 import depthscope as ds
-from depthscope._registry import TABLES
 from depthscope.models.design import shelves
+from depthscope.registry import TABLES
 from depthscope.remedies._remedy import Remedy
 
 shelves()

@@ -210,7 +210,7 @@ def test_a_head_that_is_not_a_number_is_not_averaged_away() -> None:
 
 
 def test_what_is_left_out_of_large_batches_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    from depthscope.metrics import _chunks
+    from depthscope.metrics import chunks
     from depthscope.scans import readers
 
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
@@ -218,7 +218,7 @@ def test_what_is_left_out_of_large_batches_is_said(monkeypatch: pytest.MonkeyPat
     whole, first = ds.scan(model, X), ds.scan(model, X[:2])
     assert not any("to save time" in note for note in whole.notes)
     monkeypatch.setattr(readers, "INSIDE", 9 * 16 * 2)
-    monkeypatch.setattr(_chunks, "CHUNK", 9 * 16 * 2)
+    monkeypatch.setattr(chunks, "CHUNK", 9 * 16 * 2)
     scan = ds.scan(model, X)
     assert any("steps inside blocks and composite norms are from 2 of 4" in note for note in scan.notes)
     for step in scan.step_names:

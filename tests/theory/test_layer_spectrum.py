@@ -8,7 +8,7 @@ from kinds import attention
 
 import depthscope as ds
 from depthscope.errors import ShapeError, UsageError
-from depthscope.experiments._spectra import LAWS, cyclic_attention, random_H
+from depthscope.experiments.spectra import LAWS, cyclic_attention, random_H
 from depthscope.metrics import hfc_lfc, stable_rank
 from depthscope.theory import layer_spectrum
 

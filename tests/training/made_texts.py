@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
-from depthscope.training.tasks._corpus import Corpus
-from depthscope.training.tasks._task import SPLITS
+from depthscope.training.data.corpus import Corpus
+from depthscope.training.data.task import SPLITS
 
 ARTICLE = " = A title = \n \n The first line , with \u2013 dashes and <unk> . \n Another one . \n"
 WIKI = {"train": ARTICLE * 40, "valid": ARTICLE * 20 + " unseen \n", "test": ARTICLE * 15}

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from depthscope.errors import DepthscopeError, MissingExtraError, ShapeError, UsageError
-from depthscope.training.tasks import _corpus
-from depthscope.training.tasks._bpe import bpe_corpus, learned
-from depthscope.training.tasks._characters import character_corpus, in_shares
-from depthscope.training.tasks._corpus import Corpus, limit
-from depthscope.training.tasks._task import SPLITS
-from depthscope.training.tasks._words import word_corpus
+from depthscope.training.data import corpus as corpus_module
+from depthscope.training.data.bpe import bpe_corpus, learned
+from depthscope.training.data.characters import character_corpus, in_shares
+from depthscope.training.data.corpus import Corpus, limit
+from depthscope.training.data.task import SPLITS
+from depthscope.training.data.words import word_corpus
 
 PROSE = "the cat sat on the mat .\n\nthe dog , a big one , saw the cat \u2013 and slept .\n" * 12
 FILLING = "ab\n" * 150  # makes every split long enough, whatever is put before it
@@ -226,9 +226,9 @@ def test_limit_takes_the_first_ids_and_counts_their_characters() -> None:
 def test_by_frequency_is_a_stable_order(ids: list[int]) -> None:
     import numpy as np
 
-    order = _corpus.by_frequency(np.array(ids, np.int32), 7)
+    order = corpus.by_frequency(np.array(ids, np.int32), 7)
     assert order.tolist() == sorted(range(7), key=lambda i: (-ids.count(i), i))
-    assert _corpus.ranks(order)[order].tolist() == list(range(7))
+    assert corpus.ranks(order)[order].tolist() == list(range(7))
 
 
 def test_bits_per_character_follow_from_the_counts() -> None:

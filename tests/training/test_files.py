@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from depthscope._files import check_writable, whole_file
 from depthscope.errors import UsageError
+from depthscope.files import check_writable, whole_file
 
 
 def test_two_writers_of_one_file_have_a_part_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 from depthscope.cli.main import app
 from depthscope.errors import ShapeError, UnknownNameError, UsageError
 from depthscope.training.build import Build
+from depthscope.training.data.labels import Labelled
 from depthscope.training.label_batches import LabelBatches
 from depthscope.training.loop import train
 from depthscope.training.recipe import Recipe
 from depthscope.training.tasks import task
-from depthscope.training.tasks._labels import Labelled
 from depthscope.training.tasks.convex_hull import SPREAD, corners
 from depthscope.training.tasks.memorization import numbered, stretches
 

@@ -12,11 +12,11 @@ from depthscope.errors import UsageError
 from depthscope.reports.comparisons import comparison_text
 from depthscope.training.build import Build
 from depthscope.training.compare import compare
+from depthscope.training.data.damage import Damage, blurred, damages, noisy
+from depthscope.training.data.spoiled import mislabelled, spoiled
 from depthscope.training.loop import train
 from depthscope.training.recipe import Recipe
 from depthscope.training.tasks import ImageTask, Split, task
-from depthscope.training.tasks._damage import Damage, blurred, damages, noisy
-from depthscope.training.tasks._spoiled import mislabelled, spoiled
 
 ALONE: dict[str, Any] = {"device": torch.device("cpu"), "part": (0, 1), "total": lambda tensor: tensor}
 SMALL = Build(depth=1, d=8, h=2, q=8, wiring="pre_norm")
@@ -189,7 +189,7 @@ def test_cifar10_and_images_have_the_same_options(tmp_path: Any) -> None:
     torch.testing.assert_close(x.mean((0, 2, 3)), torch.zeros(3), atol=1e-4, rtol=0)
     import inspect
 
-    from depthscope._registry import lookup
+    from depthscope.registry import lookup
 
     for name in ("digits", "cifar10", "images"):
         assert {*options} <= {*inspect.signature(lookup("task", name)).parameters}

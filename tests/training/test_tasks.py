@@ -14,9 +14,10 @@ import torch
 from typer.testing import CliRunner
 
 from depthscope.errors import DepthscopeError, MissingExtraError, ShapeError, UnknownNameError, UsageError
-from depthscope.training.tasks import ImageTask, Split, _binary, names, pixels, task
-from depthscope.training.tasks._cut import stratified
-from depthscope.training.tasks._images import make_task
+from depthscope.training.data import binary as binary_files
+from depthscope.training.data.cut import stratified
+from depthscope.training.data.images import make_task
+from depthscope.training.tasks import ImageTask, Split, names, pixels, task
 
 
 def arrays(train: int = 60, test: int = 20) -> dict[str, np.ndarray]:
@@ -234,14 +235,14 @@ def test_files_that_are_no_npz_are_refused_and_nothing_is_unpickled(tmp_path: Pa
 @pytest.fixture
 def binary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The documented folder, with 20 records in each file instead of 10,000."""
-    monkeypatch.setattr(_binary, "RECORDS", 20)
+    monkeypatch.setattr(binary_files, "RECORDS", 20)
     data = arrays(100, 20)
     images = np.concatenate([data["train_images"], data["test_images"]]).transpose(0, 3, 1, 2).reshape(120, -1)
     labels = np.concatenate([data["train_labels"], data["test_labels"]]).astype(np.uint8)[:, None]
     records = np.concatenate([labels, images], 1)
     folder = tmp_path / "cifar-10-batches-bin"
     folder.mkdir()
-    for i, name in enumerate((*_binary.TRAIN_FILES, _binary.TEST_FILE)):
+    for i, name in enumerate((*binary.TRAIN_FILES, binary.TEST_FILE)):
         records[20 * i : 20 * (i + 1)].tofile(folder / name)
     return folder
 
@@ -273,7 +274,7 @@ def test_binary_files_are_checked(binary: Path) -> None:
 
 
 def test_the_documented_size_is_the_real_one() -> None:
-    assert _binary.RECORDS * _binary.RECORD_BYTES == 30_730_000
+    assert binary.RECORDS * binary.RECORD_BYTES == 30_730_000
 
 
 def test_data_that_is_nothing_known(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from made_texts import folder, same, write
 
 from depthscope.errors import MissingExtraError, UnknownNameError, UsageError
+from depthscope.training.data.reading import lines, read_text
+from depthscope.training.data.task import SPLITS
 from depthscope.training.tasks import names, task
-from depthscope.training.tasks._reading import lines, read_text
-from depthscope.training.tasks._task import SPLITS
 from depthscope.training.tasks.iid import iid_corpus
 from depthscope.training.tasks.pydoc import cut_topics, pydoc_corpus
 from depthscope.training.tasks.text import text_corpus

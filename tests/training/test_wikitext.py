@@ -8,9 +8,9 @@ import pytest
 from made_texts import WIKI, folder, same, write
 
 from depthscope.errors import MissingExtraError, UsageError
-from depthscope.training.tasks._corpus import Corpus
-from depthscope.training.tasks._task import SPLITS
-from depthscope.training.tasks._wikitext import ENDINGS, wikitext_corpus
+from depthscope.training.data.corpus import Corpus
+from depthscope.training.data.task import SPLITS
+from depthscope.training.data.wikitext import ENDINGS, wikitext_corpus
 
 
 def wiki(data: Any, train: int | None = None) -> Corpus:

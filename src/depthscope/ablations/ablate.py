@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import nn
 
-from depthscope._registry import unknown
 from depthscope.ablations.record import Ablations, Row
 from depthscope.ablations.without import MEANS, without_
 from depthscope.errors import UnknownNameError, UsageError
+from depthscope.registry import unknown
 from depthscope.scans.record import Scan
 from depthscope.scans.scan import scan
 from depthscope.traces.look import evaluated, is_cache

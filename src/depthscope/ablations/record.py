@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from depthscope._files import whole_file
 from depthscope.errors import RecordError, UnknownNameError
+from depthscope.files import whole_file
 from depthscope.scans.record import Scan
 from depthscope.scans.verdict import floor_of
 

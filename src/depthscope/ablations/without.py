@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import nn
 
-from depthscope._registry import unknown
 from depthscope.errors import UnknownNameError, UsageError
+from depthscope.registry import unknown
 from depthscope.remedies._fix import Fix
 from depthscope.remedies._sites import Site, refuse_checkpointing
 from depthscope.traces.blocks import blocks_by_name

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from depthscope._files import whole_file
+from depthscope.files import whole_file
 from depthscope.theory.softmax_perturbation import PRECONDITION
 
 FORMAT, VERSION = "depthscope.bounds", 1

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope._files import whole_file
 from depthscope.errors import RecordError
+from depthscope.files import whole_file
 from depthscope.theory.path_counts import PathCounts, path_counts
 
 FORMAT, VERSION = "depthscope.paths", 1

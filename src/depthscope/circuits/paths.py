@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from depthscope._registry import unknown
 from depthscope.circuits._joins import read_joins
 from depthscope.circuits.circuit import read_circuit
 from depthscope.circuits.linearised import linearise
@@ -16,6 +15,7 @@ from depthscope.circuits.sampled import draw_lengths
 from depthscope.circuits.weights import looked_at, read_weights
 from depthscope.errors import HookError, MaskError, UnknownNameError, UsageError
 from depthscope.metrics import relative_residual
+from depthscope.registry import unknown
 from depthscope.theory.paths import attend, by_length
 from depthscope.traces.inputs import Batch, batches
 

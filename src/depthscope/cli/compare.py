@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from depthscope._files import check_writable, whole_file
 from depthscope.cli.reproduce import parsed
 from depthscope.errors import UsageError
+from depthscope.files import check_writable, whole_file
 
 
 def command(

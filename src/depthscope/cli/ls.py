@@ -39,7 +39,7 @@ def command(shelf: Annotated[Shelf, typer.Argument(help="What to list.")]) -> No
 
 
 def metrics() -> tuple[list[str], list[list[str]]]:
-    from depthscope._registry import TABLES
+    from depthscope.registry import TABLES
 
     def row(f: Any) -> list[str]:
         facts = f.facts
@@ -53,8 +53,8 @@ def metrics() -> tuple[list[str], list[list[str]]]:
 
 
 def remedies() -> tuple[list[str], list[list[str]]]:
-    from depthscope._registry import TABLES
     from depthscope.models.design import shelves
+    from depthscope.registry import TABLES
 
     def causal(remedy: Any) -> str:
         if remedy.at in ("attn", "weights", "values"):
@@ -79,9 +79,9 @@ def remedies() -> tuple[list[str], list[list[str]]]:
 
 
 def models() -> tuple[list[str], list[list[str]]]:
-    from depthscope._registry import TABLES
     from depthscope.models.design import shelves
     from depthscope.models.resolve import presets
+    from depthscope.registry import TABLES
 
     shelves()
     rows = [["preset", name, _first_line(build)] for name, build in sorted(presets().items())]
@@ -91,13 +91,13 @@ def models() -> tuple[list[str], list[list[str]]]:
 
 
 def experiments() -> tuple[list[str], list[list[str]]]:
-    from depthscope.experiments._run import shelf
+    from depthscope.experiments.run import shelf
 
     return ["experiment", "what it shows"], [list(row) for row in shelf()]
 
 
 def tasks() -> tuple[list[str], list[list[str]]]:
-    from depthscope._registry import TABLES
+    from depthscope.registry import TABLES
     from depthscope.training.tasks import names
 
     return ["task", "what it is"], [[name, _first_line(TABLES["task"][name])] for name in names()]

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from depthscope._files import check_writable, whole_file
 from depthscope.cli import options
 from depthscope.errors import UsageError
+from depthscope.files import check_writable, whole_file
 
 
 def command(

@@ -26,8 +26,8 @@ def command(
 
     Exit code 1 when a claim that was expected to hold fails. Example: depthscope reproduce yu2023 --smoke
     """
-    from depthscope._files import check_writable, whole_file
-    from depthscope.experiments._run import check_out, plan
+    from depthscope.experiments.run import check_out, plan
+    from depthscope.files import check_writable, whole_file
 
     planned = plan(name, smoke=smoke, **parsed(settings or []))
     check_out(out, [item for item, _ in planned], smoke=smoke)
@@ -53,7 +53,7 @@ def run_all(planned: list[tuple[str, Any]], out: str, smoke: bool) -> list[Any]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from depthscope.experiments._run import run_one
+    from depthscope.experiments.run import run_one
 
     done: list[Any] = []
     console = Console(stderr=True)

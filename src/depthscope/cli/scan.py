@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from depthscope._files import check_writable, whole_file
 from depthscope.cli import options
 from depthscope.errors import UsageError
+from depthscope.files import check_writable, whole_file
 
 
 def command(
@@ -108,7 +108,7 @@ def fixed_scan(model: Any, given: Any, before: Any, fix: str, tau: float | None,
     """The same scan with the remedy in place; in a causal model its causal-safe form."""
     import inspect
 
-    from depthscope._registry import TABLES, lookup
+    from depthscope.registry import TABLES, lookup
     from depthscope.remedies._fix import fix_
 
     names = {name.lower(): name for name in TABLES["remedy"]}  # de_escalate, gfsa, qk_norm

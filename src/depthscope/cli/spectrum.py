@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from depthscope._files import check_writable
 from depthscope.cli import options
 from depthscope.errors import UsageError
+from depthscope.files import check_writable
 
 PICTURES = (".png", ".svg", ".pdf")
 

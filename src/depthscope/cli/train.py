@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from depthscope._files import check_writable, whole_file
 from depthscope.cli import options
 from depthscope.cli.compare import given
 from depthscope.cli.reproduce import parsed
 from depthscope.errors import UsageError
+from depthscope.files import check_writable, whole_file
 
 
 def command(
@@ -79,8 +79,8 @@ def command(
 
 def sorted_by_owner(task: str, said: dict[str, Any]) -> Any:
     """What was said, each to whom it belongs: model, recipe, task; what none of them knows is for the remedy."""
-    from depthscope._registry import unknown
     from depthscope.errors import UnknownNameError
+    from depthscope.registry import unknown
     from depthscope.training.choices import sort_choices
 
     found = sort_choices(task, said)

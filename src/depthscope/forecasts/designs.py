@@ -5,13 +5,13 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
-from depthscope._registry import lookup
 from depthscope.forecasts.law import Law
 from depthscope.forecasts.rules import law_of
 from depthscope.forecasts.tensor import LawTensor
 from depthscope.models.block import Block
 from depthscope.models.design import Design, streams_of
-from depthscope.models.wirings._wiring import Wiring
+from depthscope.models.wirings.wiring import Wiring
+from depthscope.registry import lookup
 from depthscope.theory.covariance import less_mean
 
 

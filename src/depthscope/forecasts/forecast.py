@@ -23,10 +23,10 @@ from depthscope.models.random_inputs import random_inputs
 from depthscope.remedies._fix import fix_
 from depthscope.remedies.de_escalate import DeEscalate
 from depthscope.scans.record import Scan
-from depthscope.theory._numbers import checked
 from depthscope.theory.covariance import normed, parts, rescaled
 from depthscope.theory.depth import odds as odds_of
 from depthscope.theory.depth import similarity_after
+from depthscope.theory.numbers import checked
 from depthscope.theory.participation import LARGEST
 from depthscope.theory.stacks import covariances_by_depth
 from depthscope.traces.blocks import blocks_by_name

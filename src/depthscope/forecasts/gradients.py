@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from depthscope._registry import lookup
 from depthscope.forecasts.designs import Drawn
 from depthscope.models.design import Design
-from depthscope.models.wirings._wiring import Wiring
+from depthscope.models.wirings.wiring import Wiring
+from depthscope.registry import lookup
 from depthscope.theory.backward import gradient_growth
 from depthscope.theory.kernels import kernel
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope._files import whole_file
 from depthscope.errors import RecordError, UsageError
+from depthscope.files import whole_file
 from depthscope.theory.depth import critical_tau
 
 FORMAT, VERSION = "depthscope.forecast", 1

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from depthscope._registry import TABLES, import_folder
 from depthscope.metrics.prefix import prefix_diversity  # noqa: F401 (a curve and not a number, so in no table)
+from depthscope.registry import TABLES, import_folder
 
 import_folder(__name__, __path__)  # runs the decorators; there is no list to keep
 

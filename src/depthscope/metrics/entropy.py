@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from depthscope._registry import metric
-from depthscope.metrics._pattern import Pattern, pattern_of
+from depthscope.metrics.pattern import Pattern, pattern_of
+from depthscope.registry import metric
 
 
 def entropy_of(pattern: Pattern) -> Tensor:

@@ -5,10 +5,10 @@ import math
 import torch
 from torch import Tensor
 
-from depthscope._checks import check_pair
-from depthscope._registry import metric
-from depthscope.metrics._chunks import Energies, energies
+from depthscope.checks import check_pair
+from depthscope.metrics.chunks import Energies, energies
 from depthscope.metrics.mixing import mu
+from depthscope.registry import metric
 
 _INVARIANT = ("token order", "scale", "rotation", "padding")
 

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from depthscope._registry import metric
-from depthscope.metrics._chunks import Chunk, by_sample
+from depthscope.metrics.chunks import Chunk, by_sample
+from depthscope.registry import metric
 
 
 def _towards_first(chunk: Chunk) -> Tensor:

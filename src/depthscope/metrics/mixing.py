@@ -5,11 +5,11 @@ import math
 import torch
 from torch import Tensor
 
-from depthscope._checks import check_mask, check_tokens
-from depthscope._registry import metric
+from depthscope.checks import check_mask, check_tokens
 from depthscope.errors import ShapeError
-from depthscope.metrics._chunks import Chunk
-from depthscope.metrics._pattern import Pattern, pattern_of
+from depthscope.metrics.chunks import Chunk
+from depthscope.metrics.pattern import Pattern, pattern_of
+from depthscope.registry import metric
 
 _INVARIANT = ("token order", "rotation", "scale of X", "padding")
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from depthscope.metrics._chunks import Chunk, chunks
+from depthscope.metrics.chunks import Chunk, chunks
 
 
 def prefix_diversity(X: Tensor, *, mask: Tensor | None = None) -> Tensor:

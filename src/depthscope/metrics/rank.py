@@ -6,8 +6,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from depthscope._registry import metric
-from depthscope.metrics._chunks import Chunk, by_sample
+from depthscope.metrics.chunks import Chunk, by_sample
+from depthscope.registry import metric
 
 _INVARIANT = ("token order", "scale", "rotation", "padding")
 

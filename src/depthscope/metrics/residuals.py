@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from depthscope._registry import metric
-from depthscope.metrics._chunks import Chunk, by_sample, one_inf
+from depthscope.metrics.chunks import Chunk, by_sample, one_inf
+from depthscope.registry import metric
 
 _INVARIANT = ("token order", "scale", "padding")
 

@@ -2,8 +2,8 @@
 
 from torch import Tensor, where
 
-from depthscope._registry import metric
-from depthscope.metrics._chunks import Chunk, by_sample
+from depthscope.metrics.chunks import Chunk, by_sample
+from depthscope.registry import metric
 
 _INVARIANT = ("token order", "scale", "rotation", "padding")
 

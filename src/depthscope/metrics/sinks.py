@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from depthscope._registry import metric
-from depthscope.metrics._pattern import Pattern, pattern_of
+from depthscope.metrics.pattern import Pattern, pattern_of
+from depthscope.registry import metric
 
 
 def sink_of(pattern: Pattern) -> tuple[Tensor, Tensor]:

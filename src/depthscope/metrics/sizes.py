@@ -4,8 +4,8 @@ import math
 
 from torch import Tensor
 
-from depthscope._registry import metric
-from depthscope.metrics._chunks import Chunk, by_sample, one_inf
+from depthscope.metrics.chunks import Chunk, by_sample, one_inf
+from depthscope.registry import metric
 
 
 def _composite(chunk: Chunk) -> Tensor:

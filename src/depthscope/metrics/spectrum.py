@@ -5,10 +5,10 @@ import math
 import torch
 from torch import Tensor
 
-from depthscope._registry import metric
 from depthscope.errors import ShapeError
-from depthscope.metrics._krylov import dominant, finite, largest_singular_value, spectral_radius
-from depthscope.metrics._pattern import Pattern, pattern_of
+from depthscope.metrics.krylov import dominant, finite, largest_singular_value, spectral_radius
+from depthscope.metrics.pattern import Pattern, pattern_of
+from depthscope.registry import metric
 
 DENSE = 32  # at or below this many tokens LAPACK is faster than any iteration, and exact
 DELTA_TOLERANCE = 0.02  # of the residual, relative to the value; the error of a singular value goes with its square

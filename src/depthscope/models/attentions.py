@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from depthscope._registry import shelve
+from depthscope.registry import shelve
 
 SINKHORN_ROUNDS = 150
 

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from depthscope._registry import lookup
 from depthscope.models.design import Design, State
 from depthscope.models.segment_memory import Recall
+from depthscope.registry import lookup
 
 Branch = Callable[[Tensor], Tensor]
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import Tensor
 
-from depthscope._registry import lookup, unknown
 from depthscope.errors import UnknownNameError, UsageError
+from depthscope.registry import lookup, unknown
 
 State = Tensor | tuple[Tensor, ...]  # what flows between blocks: the main stream, or it and a wiring's further streams
 TABLE_OF = {"wiring": "wiring", "attention": "attention", "activation": "activation", "weights": "weight law"}

@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from depthscope._registry import shelve
 from depthscope.models.design import Design
+from depthscope.registry import shelve
 
 
 class FeedForward(nn.Module):

@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from depthscope._registry import TABLES
 from depthscope.errors import MissingExtraError
 from depthscope.models.sizes import Sizes
+from depthscope.registry import TABLES
 
 VOCABULARY = 1000
 _BERT = {

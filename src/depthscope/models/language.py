@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from depthscope._registry import shelve
 from depthscope.models.decoder import decoder as plain_decoder
 from depthscope.models.sizes import Sizes
 from depthscope.models.transformer_xl import transformer_xl as xl
+from depthscope.registry import shelve
 
 VOCABULARY = 256
 

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from depthscope._registry import shelve
 from depthscope.models.sizes import Sizes
 from depthscope.models.transformer import classic as transformer
+from depthscope.registry import shelve
 
 
 @shelve("preset")

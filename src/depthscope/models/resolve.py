@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from depthscope._registry import TABLES, import_folder, unknown
 from depthscope.errors import DepthscopeError, ForwardError, MissingExtraError, UnknownNameError, UsageError
 from depthscope.models.random_inputs import random_inputs
 from depthscope.models.sizes import Sizes
+from depthscope.registry import TABLES, import_folder, unknown
 
 
 def presets() -> dict[str, Any]:

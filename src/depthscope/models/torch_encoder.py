@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from depthscope._registry import shelve
 from depthscope.models.sizes import Sizes
+from depthscope.registry import shelve
 
 
 @shelve("preset")

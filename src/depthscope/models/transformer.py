@@ -5,11 +5,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from depthscope._registry import lookup
 from depthscope.errors import ShapeError
 from depthscope.models.block import Block, SelfAttention
 from depthscope.models.design import Design, design_of, streams_of
 from depthscope.models.segment_memory import Recall
+from depthscope.registry import lookup
 
 
 class Transformer(nn.Module):

@@ -6,7 +6,6 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from depthscope._registry import unknown
 from depthscope.errors import UnknownNameError, UsageError
 from depthscope.models._language import answers, causal_design, check_rate, check_words
 from depthscope.models.adaptive import CUTOFFS, TiedVocabulary
@@ -14,6 +13,7 @@ from depthscope.models.design import Design
 from depthscope.models.relative_attention import RelativeAttention, sinusoids
 from depthscope.models.segment_memory import Recall, SegmentMemory
 from depthscope.models.transformer import Transformer
+from depthscope.registry import unknown
 
 PRESETS: dict[str, dict[str, Any]] = {
     "wt103_base": {"depth": 16, "d": 410, "h": 10, "q": 2100, "vocabulary": 267_735, "memory": 150},

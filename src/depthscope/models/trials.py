@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from depthscope._registry import lookup
 from depthscope.models.block import Block
 from depthscope.models.design import Design, State, streams_of
+from depthscope.registry import lookup
 
 Tensors = dict[str, Tensor]
 

@@ -5,11 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from depthscope._checks import rms, rounding_floor
-from depthscope._registry import unknown
+from depthscope.checks import rms, rounding_floor
 from depthscope.errors import ShapeError, UnknownNameError, UsageError, VanishedError
 from depthscope.models.design import Design, check_size, design_of
 from depthscope.models.transformer import Transformer
+from depthscope.registry import unknown
 
 PRESETS: dict[str, dict[str, Any]] = {
     "yu2023": {"depth": 80, "d": 192, "h": 8, "q": 384, "weights": "torch_default", "output": True},

@@ -7,7 +7,7 @@ number of heads.
 
 from torch import Tensor
 
-from depthscope._registry import shelve
+from depthscope.registry import shelve
 
 
 def _normal(weight: Tensor, bias: Tensor | None, variance: float) -> None:

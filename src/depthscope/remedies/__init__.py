@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from depthscope._registry import TABLES, import_folder
+from depthscope.registry import TABLES, import_folder
 
 import_folder(__name__, __path__)
 

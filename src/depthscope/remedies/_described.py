@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import nn
 
-from depthscope._registry import lookup
 from depthscope.errors import UsageError
+from depthscope.registry import lookup
 
 
 def rebuilt(described: Mapping[str, Any], at: str | None, blocks: Any, causal: str) -> tuple[nn.Module, str, Any, str]:

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from depthscope._registry import unknown
 from depthscope.errors import CausalLeakError, HookError, UnknownNameError, UsageError
+from depthscope.registry import unknown
 from depthscope.remedies._attention import AttentionRemedy
 from depthscope.remedies._described import rebuilt
 from depthscope.remedies._memory import Memory, most_remembered, name_in, tokens_in, without_segments

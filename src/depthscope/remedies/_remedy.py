@@ -6,8 +6,8 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from depthscope._registry import unknown
 from depthscope.errors import CausalLeakError, MaskError, ShapeError, UnknownNameError, UsageError
+from depthscope.registry import unknown
 from depthscope.remedies._mean import Stretch
 
 NOT_WHOLE = "Pass use_cache=False, or do not shard the sequence."

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from depthscope._registry import shelve
+from depthscope.registry import shelve
 from depthscope.remedies._attention import AttentionRemedy
 
 

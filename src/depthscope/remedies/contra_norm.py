@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from depthscope._registry import shelve
 from depthscope.errors import UsageError
+from depthscope.registry import shelve
 from depthscope.remedies._mean import Stretch
 from depthscope.remedies._remedy import Remedy
 

@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from depthscope._registry import shelve
 from depthscope.errors import ShapeError
+from depthscope.registry import shelve
 from depthscope.remedies._mean import MEANS, Stretch, token_mean
 from depthscope.remedies._remedy import Remedy
 

@@ -1,6 +1,6 @@
 """Gain control: attention without its mean token, the residual with it (Giorlandino & Goldt 2025)."""
 
-from depthscope._registry import shelve
+from depthscope.registry import shelve
 from depthscope.remedies.de_escalate import DeEscalate
 
 

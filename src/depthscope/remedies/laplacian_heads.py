@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from depthscope._registry import shelve
+from depthscope.registry import shelve
 from depthscope.remedies._attention import AttentionRemedy, identity
 
 

@@ -3,8 +3,8 @@
 from torch import Tensor
 from torch.nn import functional as F
 
-from depthscope._registry import shelve
 from depthscope.errors import UsageError
+from depthscope.registry import shelve
 from depthscope.remedies._attention import AttentionRemedy
 
 

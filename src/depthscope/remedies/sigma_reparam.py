@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from depthscope._registry import shelve
 from depthscope.errors import UsageError
+from depthscope.registry import shelve
 from depthscope.remedies._weight import WeightRemedy
 from depthscope.traces.tokens import version
 

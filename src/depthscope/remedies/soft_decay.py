@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from depthscope._registry import shelve
 from depthscope.errors import UsageError
+from depthscope.registry import shelve
 from depthscope.remedies._mean import Stretch
 from depthscope.remedies._remedy import Remedy
 

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from depthscope._registry import shelve, unknown
 from depthscope.errors import ShapeError, UnknownNameError, UsageError
+from depthscope.registry import shelve, unknown
 from depthscope.remedies._spectral import (
     BOUNDS,
     condition_of,

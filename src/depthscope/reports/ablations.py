@@ -6,8 +6,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from depthscope._files import whole_file
 from depthscope.ablations.record import COLLAPSED, Ablations, Row
+from depthscope.files import whole_file
 from depthscope.reports.chart import COLOURS, svg_lines
 from depthscope.reports.plots import need_matplotlib
 from depthscope.reports.rows import header

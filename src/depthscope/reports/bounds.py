@@ -5,8 +5,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from depthscope._files import whole_file
 from depthscope.circuits.bounds_record import EMPTY, Bounds, power
+from depthscope.files import whole_file
 from depthscope.reports.chart import sampled
 from depthscope.reports.plots import need_matplotlib
 

@@ -3,8 +3,8 @@
 from html import escape
 from pathlib import Path
 
-from depthscope._files import whole_file
 from depthscope.errors import UsageError
+from depthscope.files import whole_file
 from depthscope.reports.chart import svg_lines
 from depthscope.reports.rows import LEGEND, by_position, header, table
 from depthscope.scans.record import Scan

@@ -5,8 +5,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from depthscope._files import whole_file
 from depthscope.circuits.path_lengths import FORMS, ROUNDING, PathLengths
+from depthscope.files import whole_file
 from depthscope.reports.chart import COLOURS, sampled
 from depthscope.reports.plots import need_matplotlib
 from depthscope.theory.path_counts import MODELS, PathCounts, path_counts

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from depthscope._files import whole_file
 from depthscope.errors import MissingExtraError
+from depthscope.files import whole_file
 from depthscope.reports.chart import COLOURS
 from depthscope.scans.record import Scan
 from depthscope.scans.verdict import floor_of

@@ -4,7 +4,7 @@ import math
 
 from torch import Tensor
 
-from depthscope._registry import TABLES
+from depthscope.registry import TABLES
 from depthscope.reports.chart import sampled
 from depthscope.scans.record import Scan
 from depthscope.scans.verdict import floor_of

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope._files import whole_file
 from depthscope.circuits.spectrum_record import Spectrum
+from depthscope.files import whole_file
 from depthscope.reports.plots import need_matplotlib
 from depthscope.theory.smoothing_regions import sharpening_disc
 

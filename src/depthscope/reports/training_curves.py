@@ -5,7 +5,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from depthscope._files import whole_file
+from depthscope.files import whole_file
 from depthscope.reports.chart import COLOURS
 from depthscope.reports.comparisons import epochs_in_words
 from depthscope.reports.plots import need_matplotlib

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope._registry import MetricFacts, lookup
 from depthscope.errors import UsageError
-from depthscope.metrics._chunks import Chunk
+from depthscope.metrics.chunks import Chunk
+from depthscope.registry import MetricFacts, lookup
 from depthscope.scans.readers import StateNumbers
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope._registry import MetricFacts
 from depthscope.errors import ShapeError
-from depthscope.metrics._chunks import CHUNK, Energies, chunks
-from depthscope.metrics._pattern import Scratch, pattern_of
+from depthscope.metrics.chunks import CHUNK, Energies, chunks
+from depthscope.metrics.pattern import Scratch, pattern_of
+from depthscope.registry import MetricFacts
 from depthscope.traces.attention import AttentionSeen
 
 # Budgets for each state or attention; the sequences beyond them are left out, and the scan notes it.

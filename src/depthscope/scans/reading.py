@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import MaskError
-from depthscope.metrics._chunks import Energies
+from depthscope.metrics.chunks import Energies
 from depthscope.scans.readers import AttentionNumbers, StateNumbers, float64
 from depthscope.traces.blocks import Found
 from depthscope.traces.head import vanished

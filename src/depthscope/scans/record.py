@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope._files import whole_file
-from depthscope._registry import TABLES, unknown
 from depthscope.errors import MissingExtraError, RecordError, UnknownNameError
+from depthscope.files import whole_file
+from depthscope.registry import TABLES, unknown
 from depthscope.scans.verdict import Verdict, judge
 
 FORMAT = "depthscope.scan"

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from depthscope._checks import check_stochastic, check_tokens
+from depthscope.checks import check_stochastic, check_tokens
 from depthscope.errors import ShapeError, UsageError
-from depthscope.theory._numbers import Number, checked
+from depthscope.theory.numbers import Number, checked
 
 _EPS = torch.finfo(torch.float64).eps
 

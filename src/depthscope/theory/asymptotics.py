@@ -12,7 +12,7 @@ from itertools import repeat
 import torch
 from torch import Tensor
 
-from depthscope._checks import check_stochastic, check_tokens
+from depthscope.checks import check_stochastic, check_tokens
 from depthscope.errors import ShapeError, UsageError
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import UsageError
-from depthscope.theory._numbers import Number, Result, as_tensors, checked, plain
+from depthscope.theory.numbers import Number, Result, as_tensors, checked, plain
 from depthscope.theory.rate import WHY, count, ratio_lower_bound, ratio_of
 
 _ROUNDING = 1e-12  # of the ratio: uniform attention has E[eta] = Delta = 0, which rounding must not turn into a failure

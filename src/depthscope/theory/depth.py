@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import UsageError
-from depthscope.theory._numbers import Number, Result, as_tensors, branch_gain, checked, plain
+from depthscope.theory.numbers import Number, Result, as_tensors, branch_gain, checked, plain
 
 
 def odds(t_sim: Number) -> Result:

@@ -7,8 +7,8 @@ All laws are for uniform attention without a mask. rho is the cosine of two toke
 
 import torch
 
-from depthscope.theory._numbers import Number, Result, as_tensors, checked, plain
 from depthscope.theory.kernels import activation_of
+from depthscope.theory.numbers import Number, Result, as_tensors, checked, plain
 
 _GRID = torch.linspace(-9.0, 9.0, 20_001, dtype=torch.float64)  # of a standard normal: fine enough for a steep tanh
 

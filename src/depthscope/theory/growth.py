@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from depthscope.errors import UsageError
-from depthscope.theory._numbers import Number, Result, branch_gain, checked
+from depthscope.theory.numbers import Number, Result, branch_gain, checked
 
 Pair = tuple[Number, Number]
 

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from depthscope._registry import unknown
 from depthscope.errors import UnknownNameError
+from depthscope.registry import unknown
 
 DEGREE = 60  # of the series in rho; its error is the energy of f beyond that degree
 

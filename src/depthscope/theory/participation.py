@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import UsageError
-from depthscope.theory._numbers import Number, Result, as_tensors, checked, plain
 from depthscope.theory.kernels import gauss_hermite
+from depthscope.theory.numbers import Number, Result, as_tensors, checked, plain
 
 LARGEST = 16.0  # variance of scores; tables end there, and take more for this
 FAR = 8.0  # standard deviations of a score that count

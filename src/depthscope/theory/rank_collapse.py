@@ -21,7 +21,7 @@ import math
 import torch
 from torch import Tensor
 
-from depthscope.theory._numbers import Number, Result, as_tensors, checked, plain
+from depthscope.theory.numbers import Number, Result, as_tensors, checked, plain
 from depthscope.theory.softmax_perturbation import PRECONDITION, column_growth
 
 

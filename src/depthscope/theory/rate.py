@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import TheoryWarning
-from depthscope.theory._numbers import Number, Result, as_tensors, branch_gain, checked, plain
+from depthscope.theory.numbers import Number, Result, as_tensors, branch_gain, checked, plain
 
 WHY = "causal attention and very uneven attention do this: some tokens receive far more of it than others"
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from depthscope.theory._gaussian import Draws, draws, integrand, tail
-from depthscope.theory._numbers import Number, Result, branch_gain, checked
+from depthscope.theory.numbers import Number, Result, branch_gain, checked
 
 # With s = exp(u) the trapezoid rule errs by at most 2 exp(-2 pi v / STEP) / cos(v) of the result for any v < pi / 2,
 # whatever X and P are: below 1e-14 here. LEFT drops exp(LEFT) of it.

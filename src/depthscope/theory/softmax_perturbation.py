@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import ShapeError
-from depthscope.theory._numbers import Number, Result, as_tensors, checked, plain
+from depthscope.theory.numbers import Number, Result, as_tensors, checked, plain
 
 PRECONDITION = 1.2564312086261697  # where e^D = 1 + 2 D
 

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from depthscope._registry import unknown
 from depthscope.errors import UnknownNameError, UsageError
+from depthscope.registry import unknown
 from depthscope.theory import token_matrix, two_numbers
-from depthscope.theory._numbers import checked
 from depthscope.theory.covariance import parts
 from depthscope.theory.kernels import ACTIVATIONS
+from depthscope.theory.numbers import checked
 from depthscope.theory.token_matrix import Tokens
 from depthscope.theory.two_numbers import Overlaps, tokens_alike
 

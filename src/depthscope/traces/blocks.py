@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from depthscope._registry import unknown
 from depthscope.errors import AttentionNotSeenError, BlocksNotFoundError
+from depthscope.registry import unknown
 from depthscope.traces.known import OWN, is_norm
 from depthscope.traces.log import Call, Log, State
 

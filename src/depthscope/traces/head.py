@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from depthscope._checks import rms, rounding_floor
+from depthscope.checks import rms, rounding_floor
 from depthscope.traces.blocks import Block
 from depthscope.traces.log import Log, Read, State
 

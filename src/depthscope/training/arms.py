@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from depthscope._registry import TABLES, unknown
 from depthscope.errors import UnknownNameError, UsageError
 from depthscope.models.design import shelves
+from depthscope.registry import TABLES, unknown
 from depthscope.training.build import Build
 
 PLAIN = "post_norm"  # the wiring that a remedy mends unless another is named

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from depthscope._registry import unknown
 from depthscope.errors import MissingExtraError, ShapeError, UnknownNameError, UsageError
+from depthscope.registry import unknown
 
 NAMES = ("none", "flip_crop", "auto", "rand")
 RAND_ROUNDS, RAND_STRENGTH = 2, 9  # of 30: the usual setting of RandAugment

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from depthscope._registry import TABLES, lookup, unknown
 from depthscope.errors import UnknownNameError, UsageError
+from depthscope.registry import TABLES, lookup, unknown
 from depthscope.remedies._fix import CAUSAL, Fix, fix_
 
 

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import Any
 
-from depthscope._registry import lookup
+from depthscope.registry import lookup
 from depthscope.training.build import Build
 from depthscope.training.recipe import Recipe
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from depthscope._files import check_writable
-from depthscope._registry import unknown
 from depthscope.errors import UnknownNameError, UsageError
+from depthscope.files import check_writable
+from depthscope.registry import unknown
 from depthscope.training.arms import arms as read_arms
 from depthscope.training.arms import with_caveat, with_literal
 from depthscope.training.build import Build

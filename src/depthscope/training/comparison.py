@@ -6,8 +6,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from depthscope._files import whole_file
 from depthscope.errors import RecordError
+from depthscope.files import whole_file
 from depthscope.training.build import Build
 from depthscope.training.lane import Lane
 from depthscope.training.recipe import Recipe

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import depthscope
-from depthscope._files import whole_file
 from depthscope.errors import RecordError
+from depthscope.files import whole_file
 from depthscope.training import checkpoint
 from depthscope.training.build import Build
 from depthscope.training.loop import RECORD, train

@@ -4,8 +4,8 @@ import fcntl
 from pathlib import Path
 from typing import IO, Any
 
-from depthscope._files import check_writable
 from depthscope.errors import UsageError
+from depthscope.files import check_writable
 
 LOCK = "lock"
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from depthscope._files import check_writable
 from depthscope.errors import UsageError
+from depthscope.files import check_writable
 from depthscope.training.build import Build
 from depthscope.training.checkpoint import refuse_other_settings
 from depthscope.training.lock import lock_or_refuse

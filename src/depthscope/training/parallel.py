@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from depthscope._registry import unknown
 from depthscope.errors import MissingExtraError, UnknownNameError, UsageError
+from depthscope.registry import unknown
 from depthscope.traces.known import OWN
 from depthscope.training.recipe import Recipe
 

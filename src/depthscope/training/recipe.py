@@ -4,8 +4,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from depthscope._registry import unknown
 from depthscope.errors import UnknownNameError, UsageError
+from depthscope.registry import unknown
 from depthscope.training.augment import NAMES
 
 PRECISIONS = ("no", "bf16")

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from depthscope._files import whole_file
 from depthscope.errors import RecordError
+from depthscope.files import whole_file
 from depthscope.training.build import Build
 from depthscope.training.recipe import Recipe, differences
 

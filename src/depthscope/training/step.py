@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from depthscope.models.segment_memory import SegmentMemory
 from depthscope.traces.known import OWN
 from depthscope.training.batches import rows_of, seeded, share
+from depthscope.training.data.task import Task
 from depthscope.training.parallel import prepared
 from depthscope.training.recipe import Recipe
-from depthscope.training.tasks._task import Task
 
 
 def adamw(model: nn.Module, recipe: Recipe) -> torch.optim.AdamW:

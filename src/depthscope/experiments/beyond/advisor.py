@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments._axes import finish
-from depthscope.experiments._claim import Claim, stated
-from depthscope.experiments._progress import track
+from depthscope.experiments.axes import finish
+from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.progress import track
 from depthscope.forecasts.advice import FLOOR
 from depthscope.forecasts.advise import advise
 from depthscope.models.design import Design

@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import UsageError
-from depthscope.experiments._axes import finish
-from depthscope.experiments._claim import Claim, stated
-from depthscope.experiments._races import Race, draw_dots, ends, last_similarity, look, loss_by_frequency
-from depthscope.experiments._rates import run_at_best_rates, runs_at_best_rates
+from depthscope.experiments.axes import finish
+from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.races import Race, draw_dots, ends, last_similarity, look, loss_by_frequency
+from depthscope.experiments.rates import run_at_best_rates, runs_at_best_rates
 from depthscope.training.arms import rate_words
 from depthscope.training.honest import TOLERANCE
 

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments._axes import finish
-from depthscope.experiments._claim import Claim, stated
-from depthscope.experiments._races import CHANCE, Race, ends, last_similarity, run_race
+from depthscope.experiments.axes import finish
+from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.races import CHANCE, Race, ends, last_similarity, run_race
 
 ARMS = {"post_norm": "post-norm", "pre_norm": "pre-norm", "de_escalate": "de-escalated, tau = 1"}
 SHORT = 10  # epochs, up to which pre-norm of great depth is still on its way

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments._axes import finish
-from depthscope.experiments._claim import Claim, stated
-from depthscope.experiments._progress import track
-from depthscope.experiments._random import random_attention
+from depthscope.experiments.axes import finish
+from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.progress import track
+from depthscope.experiments.random import random_attention
 from depthscope.metrics import delta, omega, t_sim
 from depthscope.models.attentions import softmax
 from depthscope.theory import expected_ratio, ratio_lower_bound

@@ -15,9 +15,9 @@ from typing import Any
 from torch import Tensor
 
 from depthscope.errors import UsageError
-from depthscope.experiments._axes import finish
-from depthscope.experiments._claim import Claim, stated
-from depthscope.experiments._races import CHANCE, Race, draw_accuracies, draw_bands, ends, run_race, training_curves
+from depthscope.experiments.axes import finish
+from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.races import CHANCE, Race, draw_accuracies, draw_bands, ends, run_race, training_curves
 from depthscope.training.arms import rate_words
 
 CONVERGED = 20  # epochs; after fewer, an arm is only asked whether it learns at all

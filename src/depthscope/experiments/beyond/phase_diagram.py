@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments._claim import Claim, stated
-from depthscope.experiments._progress import track
+from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.progress import track
 from depthscope.metrics import t_sim
 from depthscope.models.design import Design
 from depthscope.models.trials import chain

@@ -15,9 +15,9 @@ from typing import Any
 
 from torch import Tensor
 
-from depthscope.experiments._axes import finish
-from depthscope.experiments._claim import Claim, stated
-from depthscope.experiments._races import CHANCE, Race, draw_accuracies, ends, last_similarity, run_race
+from depthscope.experiments.axes import finish
+from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.races import CHANCE, Race, draw_accuracies, ends, last_similarity, run_race
 
 STREAM = ("block_out", "sa_sum", "ffn_in")
 WEAK = 0.1  # tau, up to which it was said not to help

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments._axes import finish
-from depthscope.experiments._claim import Claim
-from depthscope.experiments._progress import track
+from depthscope.experiments.axes import finish
+from depthscope.experiments.claim import Claim
+from depthscope.experiments.progress import track
 from depthscope.theory import attention_bound, head_norms, printed_skip_bound, rank_collapse_bound, skip_bound
 from depthscope.theory.softmax_perturbation import PRECONDITION, score_residual, score_spread
 from depthscope.theory.split_attention import Split, split_attention

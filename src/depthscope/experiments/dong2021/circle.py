@@ -23,9 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.errors import UsageError
-from depthscope.experiments._axes import finish
-from depthscope.experiments._claim import Claim
-from depthscope.experiments._progress import track
+from depthscope.experiments.axes import finish
+from depthscope.experiments.claim import Claim
+from depthscope.experiments.progress import track
 
 VARIANTS = {"attention": "attention alone", "mlp": "with feed-forward network", "skip": "with skip"}
 HEADS = 2

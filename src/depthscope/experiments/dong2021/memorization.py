@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments._axes import finish
-from depthscope.experiments._claim import Claim, stated
-from depthscope.experiments._dong_tasks import SIZES, SMALL, draw_learning, whole_model
+from depthscope.experiments.axes import finish
+from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.dong_tasks import SIZES, SMALL, draw_learning, whole_model
 from depthscope.training.tasks.memorization import memorization
 
 PAPER, LEAST_HERE = 0.85, 0.80

@@ -21,14 +21,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope._registry import unknown
 from depthscope.errors import UnknownNameError, UsageError
-from depthscope.experiments._axes import finish
-from depthscope.experiments._claim import Claim, stated
-from depthscope.experiments._dong_paths import drawn_hits, exactly
-from depthscope.experiments._dong_tasks import SIZES, SMALL, trained
-from depthscope.experiments._progress import track
-from depthscope.experiments._races import one_thread
+from depthscope.experiments.axes import finish
+from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.dong_paths import drawn_hits, exactly
+from depthscope.experiments.dong_tasks import SIZES, SMALL, trained
+from depthscope.experiments.progress import track
+from depthscope.experiments.races import one_thread
+from depthscope.registry import unknown
 from depthscope.training.batches import seeded
 
 TASKS = ("sorting", "convex_hull", "memorization")

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from depthscope.circuits.paths import paths
-from depthscope.experiments._axes import finish
-from depthscope.experiments._claim import Claim, stated
-from depthscope.experiments._progress import track
+from depthscope.experiments.axes import finish
+from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.progress import track
 from depthscope.models.resolve import resolve
 from depthscope.models.sizes import Sizes
 from depthscope.theory.path_counts import MODELS, path_counts

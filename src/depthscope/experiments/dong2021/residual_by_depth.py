@@ -20,9 +20,9 @@ from torch import Tensor
 
 from depthscope.ablations.without import without_
 from depthscope.errors import UsageError
-from depthscope.experiments._axes import finish
-from depthscope.experiments._claim import Claim, stated
-from depthscope.experiments._progress import track
+from depthscope.experiments.axes import finish
+from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.progress import track
 from depthscope.models.resolve import resolve
 from depthscope.models.sizes import Sizes
 from depthscope.scans.scan import scan

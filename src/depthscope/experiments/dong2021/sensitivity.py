@@ -17,12 +17,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from depthscope._registry import lookup
-from depthscope.experiments._axes import finish
-from depthscope.experiments._claim import Claim, stated
-from depthscope.experiments._progress import track
+from depthscope.experiments.axes import finish
+from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.progress import track
 from depthscope.metrics import relative_residual
 from depthscope.models.design import shelves
+from depthscope.registry import lookup
 
 
 @dataclass(frozen=True)

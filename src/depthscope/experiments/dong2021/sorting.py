@@ -16,9 +16,9 @@ from typing import Any
 
 from torch import Tensor
 
-from depthscope.experiments._axes import finish
-from depthscope.experiments._claim import Claim, stated
-from depthscope.experiments._dong_tasks import SIZES, SMALL, draw_learning, whole_model
+from depthscope.experiments.axes import finish
+from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.dong_tasks import SIZES, SMALL, draw_learning, whole_model
 
 PAPER, LEAST_HERE = 0.98, 0.95
 LEAST = {"trials": 1}

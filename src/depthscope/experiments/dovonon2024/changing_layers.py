@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments._axes import finish
-from depthscope.experiments._claim import Claim, stated
-from depthscope.experiments._progress import track
-from depthscope.experiments._random import random_attention
-from depthscope.experiments._spectra import LAWS, check_even, cyclic_attention, orthogonal, random_H
+from depthscope.experiments.axes import finish
+from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.progress import track
+from depthscope.experiments.random import random_attention
+from depthscope.experiments.spectra import LAWS, check_even, cyclic_attention, orthogonal, random_H
 from depthscope.theory import asymptotics, layer_spectrum
 
 F = torch.float64

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import UsageError
-from depthscope.experiments._axes import finish
-from depthscope.experiments._claim import Claim, stated
-from depthscope.experiments._smoothing_arms import (
+from depthscope.experiments.axes import finish
+from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.smoothing_arms import (
     ARMS,
     PAIRS,
     TAUGHT,
@@ -36,7 +36,7 @@ from depthscope.experiments._smoothing_arms import (
     train_all,
     versions,
 )
-from depthscope.experiments._smoothing_pictures import draw_lines, draw_table, over
+from depthscope.experiments.smoothing_pictures import draw_lines, draw_table, over
 
 LEAST = {"trials": 1}  # that can be set
 

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from depthscope.circuits.spectrum import spectrum
 from depthscope.errors import MissingExtraError
-from depthscope.experiments._claim import Claim
-from depthscope.experiments._progress import track
+from depthscope.experiments.claim import Claim
+from depthscope.experiments.progress import track
 from depthscope.models import packaged
 from depthscope.models.resolve import resolve
 from depthscope.models.sizes import Sizes

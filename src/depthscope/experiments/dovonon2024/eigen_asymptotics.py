@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import UsageError
-from depthscope.experiments._axes import finish
-from depthscope.experiments._claim import Claim
-from depthscope.experiments._progress import track
-from depthscope.experiments._random import KINDS, random_attention
-from depthscope.experiments._spectra import LAWS, check_even, cyclic_attention, random_H
+from depthscope.experiments.axes import finish
+from depthscope.experiments.claim import Claim
+from depthscope.experiments.progress import track
+from depthscope.experiments.random import KINDS, random_attention
+from depthscope.experiments.spectra import LAWS, check_even, cyclic_attention, random_H
 from depthscope.theory import LayerSpectrum, asymptotics, layer_spectrum, never_smooths
 from depthscope.theory import always_smooths as always
 

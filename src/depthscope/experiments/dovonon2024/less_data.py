@@ -16,8 +16,8 @@ from typing import Any
 from torch import Tensor
 
 from depthscope.errors import UsageError
-from depthscope.experiments._claim import Claim, stated
-from depthscope.experiments._smoothing_arms import (
+from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.smoothing_arms import (
     ARMS,
     PAIRS,
     TAUGHT,
@@ -32,7 +32,7 @@ from depthscope.experiments._smoothing_arms import (
     train_all,
     versions,
 )
-from depthscope.experiments._smoothing_pictures import draw_settings
+from depthscope.experiments.smoothing_pictures import draw_settings
 
 LEAST = {"trials": 1}  # that can be set
 

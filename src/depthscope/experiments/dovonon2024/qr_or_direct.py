@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.circuits.weights import read_weights
-from depthscope.experiments._axes import finish
-from depthscope.experiments._claim import Claim, stated
-from depthscope.experiments._progress import track
-from depthscope.experiments._races import draw_accuracies
+from depthscope.experiments.axes import finish
+from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.progress import track
+from depthscope.experiments.races import draw_accuracies
 from depthscope.models.vit import vit
 from depthscope.remedies._fix import fix_
 from depthscope.remedies.spectral_h import SpectralH

@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments._axes import finish
-from depthscope.experiments._claim import Claim, stated
-from depthscope.experiments._races import Race, draw_bands, ends, look, loss_by_frequency, training_curves
-from depthscope.experiments._rates import run_at_best_rates
-from depthscope.experiments._smoothing_arms import ARMS as ALL_ARMS
-from depthscope.experiments._smoothing_arms import compared, high_to_low
-from depthscope.experiments._smoothing_pictures import draw_table, over
+from depthscope.experiments.axes import finish
+from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.races import Race, draw_bands, ends, look, loss_by_frequency, training_curves
+from depthscope.experiments.rates import run_at_best_rates
+from depthscope.experiments.smoothing_arms import ARMS as ALL_ARMS
+from depthscope.experiments.smoothing_arms import compared, high_to_low
+from depthscope.experiments.smoothing_pictures import draw_table, over
 from depthscope.training.arms import rate_words
 from depthscope.training.honest import TOLERANCE
 from depthscope.training.significance import LEVEL

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments._axes import finish
-from depthscope.experiments._claim import Claim, stated
-from depthscope.experiments._random import random_attention, random_tokens
+from depthscope.experiments.axes import finish
+from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.random import random_attention, random_tokens
 from depthscope.metrics import delta, lambda_2, mu, omega, t_sim
 from depthscope.theory import doubly_stochastic_bound, expected_ratio, rate_estimate
 

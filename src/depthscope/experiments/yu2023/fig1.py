@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import MissingExtraError, UsageError
-from depthscope.experiments._axes import finish
-from depthscope.experiments._claim import Claim, stated
-from depthscope.experiments._progress import track
+from depthscope.experiments.axes import finish
+from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.progress import track
 from depthscope.scans.scan import scan
 
 MODELS = ("bert", "albert")

@@ -22,9 +22,9 @@ from typing import Any
 
 from torch import Tensor
 
-from depthscope.experiments._axes import finish
-from depthscope.experiments._claim import Claim, stated
-from depthscope.experiments._races import (
+from depthscope.experiments.axes import finish
+from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.races import (
     Race,
     draw_bands,
     ends,

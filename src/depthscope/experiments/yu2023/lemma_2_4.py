@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments._axes import finish
-from depthscope.experiments._claim import Claim, stated
-from depthscope.experiments._random import KINDS, drawn_xi, random_attention, random_tokens
+from depthscope.experiments.axes import finish
+from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.random import KINDS, drawn_xi, random_attention, random_tokens
 from depthscope.metrics import delta, mu, omega
 from depthscope.theory import expected_xi, mu_bounds
 

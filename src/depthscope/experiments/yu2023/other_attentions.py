@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments._axes import finish
-from depthscope.experiments._claim import Claim, stated
-from depthscope.experiments._progress import track
+from depthscope.experiments.axes import finish
+from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.progress import track
 from depthscope.metrics import lambda_2, t_sim, xi
 from depthscope.models.design import Design
 from depthscope.models.trials import chain

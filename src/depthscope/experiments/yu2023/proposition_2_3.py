@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
-from depthscope.experiments._axes import finish
-from depthscope.experiments._claim import Claim, stated
-from depthscope.experiments._random import random_tokens
+from depthscope.experiments.axes import finish
+from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.random import random_tokens
 from depthscope.metrics import escalation_rate, t_sim, xi
 from depthscope.theory import odds
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import UsageError
-from depthscope.experiments._axes import finish
-from depthscope.experiments._claim import Claim
-from depthscope.experiments._progress import track
-from depthscope.experiments._random import KINDS, drawn_xi, random_attention, random_tokens
+from depthscope.experiments.axes import finish
+from depthscope.experiments.claim import Claim
+from depthscope.experiments.progress import track
+from depthscope.experiments.random import KINDS, drawn_xi, random_attention, random_tokens
 from depthscope.metrics import mu, t_sim
 from depthscope.theory import expected_eta, expected_rate, mu_bar
 

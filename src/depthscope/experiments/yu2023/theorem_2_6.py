@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments._axes import finish
-from depthscope.experiments._claim import Claim, stated
-from depthscope.experiments._progress import track
-from depthscope.experiments._random import KINDS, random_attention, random_tokens
+from depthscope.experiments.axes import finish
+from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.progress import track
+from depthscope.experiments.random import KINDS, random_attention, random_tokens
 from depthscope.metrics import delta, mu, omega, t_sim
 from depthscope.theory import expected_ratio, ratio_lower_bound
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from depthscope._registry import shelve
 from depthscope.errors import UsageError
 from depthscope.models.design import Design
-from depthscope.models.wirings._wiring import Branch
 from depthscope.models.wirings.post_norm import PostNorm
+from depthscope.models.wirings.wiring import Branch
+from depthscope.registry import shelve
 
 if TYPE_CHECKING:
     from depthscope.models.block import Block

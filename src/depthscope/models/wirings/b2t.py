@@ -6,9 +6,9 @@ One version of the official code also scales the first weights by 1 / sqrt(L); t
 import torch
 from torch import Tensor
 
-from depthscope._registry import shelve
-from depthscope.models.wirings._wiring import Branch
 from depthscope.models.wirings.post_norm import PostNorm
+from depthscope.models.wirings.wiring import Branch
+from depthscope.registry import shelve
 
 
 @shelve("wiring", name="b2t")

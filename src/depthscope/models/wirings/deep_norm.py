@@ -7,10 +7,10 @@ for a model that is an encoder or a decoder alone. The paper draws the matrices 
 import torch
 from torch import Tensor
 
-from depthscope._registry import shelve
 from depthscope.models.design import Design
-from depthscope.models.wirings._wiring import Branch
 from depthscope.models.wirings.post_norm import PostNorm
+from depthscope.models.wirings.wiring import Branch
+from depthscope.registry import shelve
 
 
 @shelve("wiring", name="deep_norm")

@@ -7,10 +7,10 @@ post-norm order.
 import torch
 from torch import Tensor
 
-from depthscope._registry import shelve
 from depthscope.models.design import Design
-from depthscope.models.wirings._wiring import Branch
 from depthscope.models.wirings.post_norm import PostNorm
+from depthscope.models.wirings.wiring import Branch
+from depthscope.registry import shelve
 
 
 @shelve("wiring", name="depth_scaled")

@@ -8,9 +8,9 @@ A scan takes the streams for sequences: it sees the mean of their similarities, 
 import torch
 from torch import Tensor, nn
 
-from depthscope._registry import shelve
 from depthscope.models.design import Design
-from depthscope.models.wirings._wiring import Branch, Wiring
+from depthscope.models.wirings.wiring import Branch, Wiring
+from depthscope.registry import shelve
 
 STREAMS = 4
 SCALE = 0.01  # first factor of the dynamic part

@@ -2,11 +2,11 @@
 
 from torch import Tensor, nn
 
-from depthscope._registry import shelve
 from depthscope.models.design import Design
-from depthscope.models.wirings._wiring import Branch, Wiring
 from depthscope.models.wirings.post_norm import PostNorm
 from depthscope.models.wirings.pre_norm import PreNorm
+from depthscope.models.wirings.wiring import Branch, Wiring
+from depthscope.registry import shelve
 
 SHARE = 0.25  # the paper's a: 3 blocks of 12
 

@@ -6,9 +6,9 @@ is LN as in all wirings, so that they are compared with one norm.
 
 from torch import nn
 
-from depthscope._registry import shelve
 from depthscope.models.design import Design
 from depthscope.models.wirings.sandwich import Sandwich
+from depthscope.registry import shelve
 
 
 @shelve("wiring", name="peri_ln")

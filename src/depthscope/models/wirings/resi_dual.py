@@ -7,9 +7,9 @@ model gives X + LN(D).
 import torch
 from torch import Tensor, nn
 
-from depthscope._registry import shelve
 from depthscope.models.design import Design
-from depthscope.models.wirings._wiring import Branch, Wiring
+from depthscope.models.wirings.wiring import Branch, Wiring
+from depthscope.registry import shelve
 
 
 class _Begin(nn.Module):

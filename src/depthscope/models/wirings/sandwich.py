@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor, nn
 
-from depthscope._registry import shelve
 from depthscope.models.design import Design
-from depthscope.models.wirings._wiring import Branch
 from depthscope.models.wirings.pre_norm import PreNorm
+from depthscope.models.wirings.wiring import Branch
+from depthscope.registry import shelve
 
 
 @shelve("wiring", name="sandwich")

@@ -8,9 +8,9 @@ import math
 
 from torch import Tensor, nn
 
-from depthscope._registry import shelve
 from depthscope.models.design import Design
 from depthscope.models.wirings.pre_norm import PreNorm
+from depthscope.registry import shelve
 
 
 class _Projection(nn.Linear):

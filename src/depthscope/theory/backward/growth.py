@@ -10,12 +10,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from depthscope._registry import unknown
 from depthscope.errors import UnknownNameError, UsageError
-from depthscope.theory._numbers import Number, Result, as_tensors, checked, plain
+from depthscope.registry import unknown
 from depthscope.theory.backward.block import Law, Passed, post_norm, post_norm_back, pre_norm, pre_norm_back
 from depthscope.theory.backward.network import kernel_of
 from depthscope.theory.backward.states import COLLAPSED, Gradient, Tokens
+from depthscope.theory.numbers import Number, Result, as_tensors, checked, plain
 
 WIRINGS = {"post_norm": (post_norm, post_norm_back), "pre_norm": (pre_norm, pre_norm_back)}
 Step = Callable[[Law, Tokens, float, float, float], tuple[Tokens, Passed]]

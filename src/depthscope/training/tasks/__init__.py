@@ -3,10 +3,10 @@
 import inspect
 from typing import Any
 
-from depthscope._registry import TABLES, import_folder, lookup, unknown
 from depthscope.errors import UnknownNameError
-from depthscope.training.tasks._images import ImageTask, Split, pixels
-from depthscope.training.tasks._task import Task
+from depthscope.registry import TABLES, import_folder, lookup, unknown
+from depthscope.training.data.images import ImageTask, Split, pixels
+from depthscope.training.data.task import Task
 
 __all__ = ["task", "names", "Task", "ImageTask", "Split", "pixels"]
 

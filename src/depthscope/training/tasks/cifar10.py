@@ -3,15 +3,15 @@
 from dataclasses import replace
 from pathlib import Path
 
-from depthscope._registry import shelve
 from depthscope.errors import UsageError
-from depthscope.training.tasks._binary import find_folder, read_folder
-from depthscope.training.tasks._cut import cut, limit
-from depthscope.training.tasks._damage import Strengths, damages
-from depthscope.training.tasks._images import ImageTask, Split, make_task
-from depthscope.training.tasks._npz import read_npz
-from depthscope.training.tasks._rows import read_rows
-from depthscope.training.tasks._spoiled import spoiled
+from depthscope.registry import shelve
+from depthscope.training.data.binary import find_folder, read_folder
+from depthscope.training.data.cut import cut, limit
+from depthscope.training.data.damage import Strengths, damages
+from depthscope.training.data.images import ImageTask, Split, make_task
+from depthscope.training.data.npz import read_npz
+from depthscope.training.data.rows import read_rows
+from depthscope.training.data.spoiled import spoiled
 
 HUB = "uoft-cs/cifar10"
 

@@ -9,9 +9,9 @@ import math
 import torch
 from torch import Tensor
 
-from depthscope._registry import shelve
-from depthscope.training.tasks._corpus import check_number
-from depthscope.training.tasks._labels import Labelled, LabelTask
+from depthscope.registry import shelve
+from depthscope.training.data.corpus import check_number
+from depthscope.training.data.labels import Labelled, LabelTask
 
 SIDE, SHIFT = 10.0, 3.3  # of the square, and the deviation of the shift
 SPREAD = math.sqrt(SIDE**2 / 12 + SHIFT**2)  # of a coordinate

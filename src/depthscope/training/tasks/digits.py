@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import torch
 
-from depthscope._registry import shelve
 from depthscope.errors import MissingExtraError, UsageError
-from depthscope.training.tasks._damage import Strengths, damages
-from depthscope.training.tasks._images import ImageTask, Split, make_task
-from depthscope.training.tasks._spoiled import spoiled
+from depthscope.registry import shelve
+from depthscope.training.data.damage import Strengths, damages
+from depthscope.training.data.images import ImageTask, Split, make_task
+from depthscope.training.data.spoiled import spoiled
 
 TRAIN, VALID = 1200, 237  # the other 360 are the test split
 

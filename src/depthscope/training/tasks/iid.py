@@ -5,10 +5,10 @@ The best loss there is is ln(vocabulary), 2.079 for 8. Whoever gets below it on 
 
 import torch
 
-from depthscope._registry import shelve
-from depthscope.training.tasks._corpus import LEAST, Corpus, check_number
-from depthscope.training.tasks._task import Task
-from depthscope.training.tasks._text import text_task
+from depthscope.registry import shelve
+from depthscope.training.data.corpus import LEAST, Corpus, check_number
+from depthscope.training.data.task import Task
+from depthscope.training.data.text import text_task
 
 SEED = 0
 

@@ -3,13 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
-from depthscope._registry import shelve
 from depthscope.errors import UsageError
-from depthscope.training.tasks._cut import cut, limit
-from depthscope.training.tasks._damage import Strengths, damages
-from depthscope.training.tasks._images import ImageTask, make_task
-from depthscope.training.tasks._rows import read_rows
-from depthscope.training.tasks._spoiled import spoiled
+from depthscope.registry import shelve
+from depthscope.training.data.cut import cut, limit
+from depthscope.training.data.damage import Strengths, damages
+from depthscope.training.data.images import ImageTask, make_task
+from depthscope.training.data.rows import read_rows
+from depthscope.training.data.spoiled import spoiled
 
 
 @shelve("task")

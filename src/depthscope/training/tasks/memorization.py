@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope._registry import shelve
 from depthscope.errors import UsageError
-from depthscope.training.tasks._corpus import check_number
-from depthscope.training.tasks._labels import Labelled, LabelTask
-from depthscope.training.tasks._reading import read_text
+from depthscope.registry import shelve
+from depthscope.training.data.corpus import check_number
+from depthscope.training.data.labels import Labelled, LabelTask
+from depthscope.training.data.reading import read_text
 from depthscope.training.tasks.pydoc import SOURCE, help_topics
 
 PART = 8  # of the stretches, every so-manieth is looked at on the way

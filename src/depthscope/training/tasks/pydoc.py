@@ -2,12 +2,12 @@
 
 import platform
 
-from depthscope._registry import shelve
 from depthscope.errors import MissingExtraError
-from depthscope.training.tasks._characters import character_corpus
-from depthscope.training.tasks._corpus import Corpus, limit
-from depthscope.training.tasks._task import SPLITS, Task
-from depthscope.training.tasks._text import text_task
+from depthscope.registry import shelve
+from depthscope.training.data.characters import character_corpus
+from depthscope.training.data.corpus import Corpus, limit
+from depthscope.training.data.task import SPLITS, Task
+from depthscope.training.data.text import text_task
 
 SOURCE = f"pydoc_data.topics of Python {platform.python_version()}"
 SHARES = (0.8, 0.9)  # of all characters: train up to the first, valid up to the second, test the rest

@@ -2,9 +2,9 @@
 
 import torch
 
-from depthscope._registry import shelve
-from depthscope.training.tasks._corpus import check_number
-from depthscope.training.tasks._labels import Labelled, LabelTask
+from depthscope.registry import shelve
+from depthscope.training.data.corpus import check_number
+from depthscope.training.data.labels import Labelled, LabelTask
 
 
 class Sorting(LabelTask):

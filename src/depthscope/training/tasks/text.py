@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from depthscope._registry import shelve, unknown
 from depthscope.errors import UnknownNameError, UsageError
-from depthscope.training.tasks._bpe import bpe_corpus
-from depthscope.training.tasks._characters import character_corpus, in_shares
-from depthscope.training.tasks._corpus import Corpus, limit
-from depthscope.training.tasks._reading import read_text
-from depthscope.training.tasks._task import Task
-from depthscope.training.tasks._text import text_task
+from depthscope.registry import shelve, unknown
+from depthscope.training.data.bpe import bpe_corpus
+from depthscope.training.data.characters import character_corpus, in_shares
+from depthscope.training.data.corpus import Corpus, limit
+from depthscope.training.data.reading import read_text
+from depthscope.training.data.task import Task
+from depthscope.training.data.text import text_task
 
 PIECES = 4096
 

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from depthscope._registry import shelve
-from depthscope.training.tasks._task import Task
-from depthscope.training.tasks._text import text_task
-from depthscope.training.tasks._wikitext import HUB, wikitext_corpus
+from depthscope.registry import shelve
+from depthscope.training.data.task import Task
+from depthscope.training.data.text import text_task
+from depthscope.training.data.wikitext import HUB, wikitext_corpus
 
 
 @shelve("task")

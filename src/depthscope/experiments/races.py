@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import DepthscopeError, UsageError
-from depthscope.experiments._progress import tell
+from depthscope.experiments.progress import tell
 from depthscope.reports.chart import COLOURS
 from depthscope.reports.training_curves import smooth
 from depthscope.training.arms import arms as read_arms

@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import UsageError
-from depthscope.training.tasks._corpus import check_number
-from depthscope.training.tasks._cut import limit
-from depthscope.training.tasks._images import Split
+from depthscope.training.data.corpus import check_number
+from depthscope.training.data.cut import limit
+from depthscope.training.data.images import Split
 
 
 def spoiled(

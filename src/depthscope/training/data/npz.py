@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from depthscope.errors import ShapeError, UsageError
-from depthscope.training.tasks._images import Split, check_split
+from depthscope.training.data.images import Split, check_split
 
 KEYS = ("train_images", "train_labels", "test_images", "test_labels")
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from depthscope.metrics._pattern import Pattern
+from depthscope.metrics.pattern import Pattern
 
 WIDTH = 8  # vectors that share a pass over P
 PASSES = 16  # the most passes

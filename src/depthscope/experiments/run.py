@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from depthscope._files import check_writable, whole_file
-from depthscope._registry import unknown
 from depthscope.errors import MissingExtraError, RecordError, UnknownNameError, UsageError
-from depthscope.experiments._claim import Claim
-from depthscope.experiments._progress import listening
+from depthscope.experiments.claim import Claim
+from depthscope.experiments.progress import listening
+from depthscope.files import check_writable, whole_file
+from depthscope.registry import unknown
 
 FORMAT = 1
 ROOT = Path(__file__).parent

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments._claim import Claim, stated
-from depthscope.experiments._races import Race, ends, run_race
+from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.races import Race, ends, run_race
 from depthscope.training.lane import Lane
 from depthscope.training.significance import LEVEL, holm, paired
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from depthscope.training.tasks._corpus import Corpus, by_frequency, ranks
-from depthscope.training.tasks._task import SPLITS
+from depthscope.training.data.corpus import Corpus, by_frequency, ranks
+from depthscope.training.data.task import SPLITS
 
 END = "\n"  # what the field writes as <eos>: no word can be it, whatever the text holds
 UNKNOWN = "<unk>"

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import UsageError
-from depthscope.training.tasks._images import Split
+from depthscope.training.data.images import Split
 
 SEED = 0
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from depthscope.experiments._races import Race, run_race
+from depthscope.experiments.races import Race, run_race
 from depthscope.training.lane import Lane
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from depthscope.experiments._axes import finish
-from depthscope.experiments._races import look
-from depthscope.experiments._smoothing_arms import ARMS, PAIRS, Ahead, Sizes, compared, data_of
+from depthscope.experiments.axes import finish
+from depthscope.experiments.races import look
+from depthscope.experiments.smoothing_arms import ARMS, PAIRS, Ahead, Sizes, compared, data_of
 
 
 def draw_settings(numbers: dict[str, Tensor], cfg: Sizes, names: Sequence[str], what: str, figure: Any) -> None:

@@ -10,16 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from depthscope._registry import unknown
 from depthscope.errors import UnknownNameError, UsageError
 from depthscope.models.decoder import decoder
 from depthscope.models.transformer_xl import transformer_xl
+from depthscope.registry import unknown
 from depthscope.training.batches import share
+from depthscope.training.data.corpus import Corpus
+from depthscope.training.data.task import SPLITS, Task
 from depthscope.training.honest import honest_loss, windows_of
 from depthscope.training.perplexity import evaluating, in_rows, loss_in_window, loss_with_memory, stated
 from depthscope.training.recipe import Recipe
-from depthscope.training.tasks._corpus import Corpus
-from depthscope.training.tasks._task import SPLITS, Task
 
 BIASES = ("zero", "frequencies")
 MODELS = {"transformer_xl": "Transformer-XL", "decoder": "decoder"}

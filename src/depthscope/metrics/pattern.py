@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope._checks import check_mask, check_stochastic, check_tokens
+from depthscope.checks import check_mask, check_stochastic, check_tokens
 from depthscope.errors import ShapeError
 
 HELD = 1 << 22  # elements of P kept at a time, 16 MiB in float32: larger pieces leave the cache and cost more

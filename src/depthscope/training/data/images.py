@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from depthscope.errors import ShapeError, UsageError
 from depthscope.models.vit import vit
+from depthscope.training.data.damage import Damage
+from depthscope.training.data.task import SPLITS, Task
 from depthscope.training.evaluate import evaluate, training_part
 from depthscope.training.image_batches import ImageBatches
 from depthscope.training.recipe import Recipe
-from depthscope.training.tasks._damage import Damage
-from depthscope.training.tasks._task import SPLITS, Task
 
 PROBE = 16  # images of the probe
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from depthscope.errors import MissingExtraError, UsageError
-from depthscope.training.tasks._corpus import Corpus, limit
-from depthscope.training.tasks._reading import lines
-from depthscope.training.tasks._words import word_corpus
+from depthscope.training.data.corpus import Corpus, limit
+from depthscope.training.data.reading import lines
+from depthscope.training.data.words import word_corpus
 
 HUB = "Salesforce/wikitext"
 SPELLINGS = {"train": ("train",), "valid": ("valid", "validation"), "test": ("test",)}

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import CheckpointError, DepthscopeError
-from depthscope.experiments._progress import tell
-from depthscope.experiments._races import one_thread
+from depthscope.experiments.progress import tell
+from depthscope.experiments.races import one_thread
 from depthscope.metrics import relative_residual
 from depthscope.models.tagger import Tagger
 from depthscope.training import checkpoint

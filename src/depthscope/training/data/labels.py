@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from depthscope.errors import ShapeError, UsageError
 from depthscope.models.tagger import tagger
+from depthscope.training.data.task import SPLITS, Task
 from depthscope.training.evaluate import evaluate, training_part
 from depthscope.training.label_batches import LabelBatches
 from depthscope.training.recipe import Recipe
-from depthscope.training.tasks._task import SPLITS, Task
 
 PROBE = 16  # sequences of the probe
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from depthscope._checks import check_mask, check_tokens
+from depthscope.checks import check_mask, check_tokens
 
 CHUNK = 1 << 19  # elements at a time: they fit the cache, and memory stays flat
 

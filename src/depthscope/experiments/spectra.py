@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import UsageError
-from depthscope.experiments._random import random_attention
+from depthscope.experiments.random import random_attention
 
 F = torch.float64
 LAWS = ("in [-1, 0)", "positive", "real", "complex")

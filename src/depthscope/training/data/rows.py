@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from depthscope.errors import MissingExtraError, UsageError
-from depthscope.training.tasks._images import Split
+from depthscope.training.data.images import Split
 
 
 def read_rows(data: str, *, side: int, resize: bool = False) -> tuple[dict[str, Split], list[str]]:

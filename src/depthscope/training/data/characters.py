@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from depthscope.training.tasks._corpus import Corpus
-from depthscope.training.tasks._task import SPLITS
+from depthscope.training.data.corpus import Corpus
+from depthscope.training.data.task import SPLITS
 
 
 def character_corpus(texts: Mapping[str, str], *, source: str) -> Corpus:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from depthscope.errors import UsageError
-from depthscope.training.tasks._images import Split, check_split
+from depthscope.training.data.images import Split, check_split
 
 FOLDER = "cifar-10-batches-bin"
 TRAIN_FILES = tuple(f"data_batch_{i}.bin" for i in range(1, 6))

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import MissingExtraError
-from depthscope.training.tasks._corpus import Corpus, by_frequency, check_number, ranks
-from depthscope.training.tasks._task import SPLITS
+from depthscope.training.data.corpus import Corpus, by_frequency, check_number, ranks
+from depthscope.training.data.task import SPLITS
 
 BYTES = 256  # the symbols that merging starts from: with them every text can be written
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import ShapeError, UsageError
-from depthscope.training.tasks._task import SPLITS
+from depthscope.training.data.task import SPLITS
 
 Unit = Literal["character", "word", "token"]
 LEAST = 256  # ids of a split: of less, a loss says nothing

@@ -1,0 +1,1 @@
+"""What tasks are made of: texts, images, labels, their splits and the damage that may be done to them."""
