@@ -226,9 +226,9 @@ def test_limit_takes_the_first_ids_and_counts_their_characters() -> None:
 def test_by_frequency_is_a_stable_order(ids: list[int]) -> None:
     import numpy as np
 
-    order = corpus.by_frequency(np.array(ids, np.int32), 7)
+    order = corpus_module.by_frequency(np.array(ids, np.int32), 7)
     assert order.tolist() == sorted(range(7), key=lambda i: (-ids.count(i), i))
-    assert corpus.ranks(order)[order].tolist() == list(range(7))
+    assert corpus_module.ranks(order)[order].tolist() == list(range(7))
 
 
 def test_bits_per_character_follow_from_the_counts() -> None:

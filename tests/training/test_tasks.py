@@ -242,7 +242,7 @@ def binary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     records = np.concatenate([labels, images], 1)
     folder = tmp_path / "cifar-10-batches-bin"
     folder.mkdir()
-    for i, name in enumerate((*binary.TRAIN_FILES, binary.TEST_FILE)):
+    for i, name in enumerate((*binary_files.TRAIN_FILES, binary_files.TEST_FILE)):
         records[20 * i : 20 * (i + 1)].tofile(folder / name)
     return folder
 
@@ -274,7 +274,7 @@ def test_binary_files_are_checked(binary: Path) -> None:
 
 
 def test_the_documented_size_is_the_real_one() -> None:
-    assert binary.RECORDS * binary.RECORD_BYTES == 30_730_000
+    assert binary_files.RECORDS * binary_files.RECORD_BYTES == 30_730_000
 
 
 def test_data_that_is_nothing_known(tmp_path: Path) -> None:
