@@ -10,7 +10,7 @@ from torch import nn
 import depthscope as ds
 from depthscope.models.design import shelves
 from depthscope.registry import TABLES
-from depthscope.remedies._fix import TOKEN_SITES
+from depthscope.remedies.fix import TOKEN_SITES
 
 ROUNDS = 15
 IMAGES, LABELS = torch.randn(16, 3, 32, 32), torch.randint(0, 10, (16,))

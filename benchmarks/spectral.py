@@ -7,7 +7,7 @@ import torch
 from _ratio import line, ratio, training_step
 
 import depthscope as ds
-from depthscope.remedies._spectral import inverse, orthogonal
+from depthscope.remedies.eigenvalues import inverse, orthogonal
 
 DEPTH, D, BATCH, ROUNDS = 4, 192, 128, 8
 IMAGES, LABELS = torch.randn(BATCH, 3, 32, 32), torch.randint(0, 10, (BATCH,))  # 64 patches and cls

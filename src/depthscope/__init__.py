@@ -16,7 +16,7 @@ from depthscope.experiments import reproduce
 from depthscope.forecasts.advise import advise
 from depthscope.forecasts.forecast import forecast
 from depthscope.forecasts.record import Forecast
-from depthscope.remedies._fix import fix_
+from depthscope.remedies.fix import fix_
 from depthscope.scans.record import Scan
 from depthscope.scans.scan import scan
 

@@ -1,5 +1,12 @@
 """What depthscope raises. Every message says where, what must hold, what came, what to do."""
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+VERBS = "scan forecast advise fix_ without_ ablate paths bounds spectrum compare train".split()
+_SAID = re.compile(rf"({'|'.join(VERBS)}): ")
+
 
 class DepthscopeError(Exception):
     """The base of all errors raised by depthscope on purpose."""
@@ -67,6 +74,27 @@ class MissingExtraError(DepthscopeError, ImportError):
 
 class UsageError(DepthscopeError, ValueError):
     """An argument that cannot be used as it is."""
+
+
+def name_caller(error: DepthscopeError, verb: str) -> None:
+    """Put the verb that the user called in front of the bare fact, in the place of a verb that is there already."""
+    if error.args and isinstance(error.args[0], str):
+        said = _SAID.match(error.args[0])
+        fact = error.args[0][said.end() :] if said else error.args[0]
+        error.args = (f"{verb}: {fact}", *error.args[1:])
+
+
+@contextmanager
+def said_by(verb: str) -> Iterator[None]:
+    """The border of a verb: an error from below carries the bare fact, and here it is told who was called.
+
+    Where one verb calls another, the outermost is the one that the user knows.
+    """
+    try:
+        yield
+    except DepthscopeError as error:
+        name_caller(error, verb)
+        raise
 
 
 class TheoryWarning(DepthscopeError, UserWarning):  # noqa: N818, warns unless python -W error

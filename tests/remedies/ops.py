@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from depthscope.registry import TABLES
-from depthscope.remedies._remedy import Remedy
+from depthscope.remedies.remedy import Remedy
 
 SHELF = {
     name: kind for name, kind in TABLES["remedy"].items() if kind.at not in ("attn", "weights", "values")

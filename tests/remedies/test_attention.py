@@ -8,7 +8,7 @@ from torch import Tensor, nn
 import depthscope as ds
 from depthscope.errors import UsageError
 from depthscope.registry import TABLES
-from depthscope.remedies._attention import AttentionRemedy
+from depthscope.remedies.attention_remedy import AttentionRemedy
 
 R = ds.remedies
 X = torch.randn(2, 6, 16, generator=torch.Generator().manual_seed(1), dtype=torch.float64)

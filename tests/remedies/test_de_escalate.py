@@ -9,7 +9,7 @@ from torch import Tensor
 import depthscope as ds
 from depthscope.errors import UnknownNameError, UsageError
 from depthscope.remedies import DeEscalate
-from depthscope.remedies._mean import MEANS, Stretch, token_mean
+from depthscope.interventions.means import MEANS, Stretch, token_mean
 
 quick = settings(max_examples=25, deadline=None, derandomize=True)
 

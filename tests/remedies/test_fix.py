@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import depthscope as ds
 from depthscope.errors import BlocksNotFoundError, CausalLeakError, HookError, UnknownNameError, UsageError
-from depthscope.remedies._fix import TOKEN_SITES as SITES
+from depthscope.remedies.fix import TOKEN_SITES as SITES
 
 X = torch.randn(3, 7, 16, generator=torch.Generator().manual_seed(2))
 IDS = torch.randint(1, 99, (3, 7), generator=torch.Generator().manual_seed(2))

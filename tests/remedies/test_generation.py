@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 import depthscope as ds
 from depthscope.errors import UsageError
-from depthscope.remedies._fix import TOKEN_SITES
+from depthscope.remedies.fix import TOKEN_SITES
 
 R = ds.remedies
 IDS = torch.randint(1, 99, (2, 12), generator=torch.Generator().manual_seed(4))

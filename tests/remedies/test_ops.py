@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from depthscope import remedies
 from depthscope.errors import CausalLeakError, MaskError, ShapeError, UnknownNameError, UsageError
-from depthscope.remedies._fix import TOKEN_SITES
-from depthscope.remedies._remedy import Remedy
+from depthscope.remedies.fix import TOKEN_SITES
+from depthscope.remedies.remedy import Remedy
 
 GARBAGE = [0.0, 1e4, -3.0, torch.nan, torch.inf]
 

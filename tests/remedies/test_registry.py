@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import depthscope as ds
 from depthscope.models.design import shelves
 from depthscope.registry import TABLES
-from depthscope.remedies._remedy import Remedy
+from depthscope.remedies.remedy import Remedy
 
 shelves()
 REMEDIES, WIRINGS = TABLES["remedy"], TABLES["wiring"]

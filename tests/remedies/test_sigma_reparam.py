@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 import depthscope as ds
 from depthscope.errors import UsageError
-from depthscope.remedies._weight import matrices
+from depthscope.remedies.weight_remedy import matrices
 
 R = ds.remedies
 X = torch.randn(3, 7, 16, generator=torch.Generator().manual_seed(1))

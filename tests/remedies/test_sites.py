@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import depthscope as ds
 from depthscope.errors import HookError, UnknownNameError
-from depthscope.remedies._fix import TOKEN_SITES as SITES
+from depthscope.remedies.fix import TOKEN_SITES as SITES
 
 IDS = torch.randint(1, 99, (3, 7), generator=torch.Generator().manual_seed(2))
 TOKENS = torch.randn(3, 7, 32, generator=torch.Generator().manual_seed(2))

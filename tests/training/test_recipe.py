@@ -9,7 +9,7 @@ import torch
 from tiny import BUILD, tiny_task
 
 from depthscope.errors import UnknownNameError, UsageError
-from depthscope.traces.known import OWN
+from depthscope.traces.installed import OWN
 from depthscope.training.arms import arm
 from depthscope.training.batches import seeded, share
 from depthscope.training.build import Build

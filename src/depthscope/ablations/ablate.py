@@ -8,16 +8,18 @@ from torch import nn
 
 from depthscope.ablations.record import Ablations, Row
 from depthscope.ablations.without import MEANS, without_
-from depthscope.errors import UnknownNameError, UsageError
+from depthscope.errors import UnknownNameError, UsageError, said_by
 from depthscope.registry import unknown
 from depthscope.scans.record import Scan
 from depthscope.scans.scan import scan
-from depthscope.traces.look import evaluated, is_cache
+from depthscope.traces.entry import enter
+from depthscope.traces.survey import evaluated, is_cache
 
 DEFAULT = ("skips", "ffn", "norms")
 METRICS = ("relative_residual", "t_cos", "token_norm", "stable_rank")  # t_sim and t_div are always measured
 
 
+@said_by("ablate")
 def ablate(
     model: nn.Module,
     inputs: Any,
@@ -41,7 +43,7 @@ def ablate(
     if isinstance(inputs, Iterator):
         inputs = list(inputs)  # they are read once for each row
     _refuse_cache(inputs)
-    model = getattr(model, "_orig_mod", model)
+    model = enter(model).model
     chosen: dict[str, Any] = {
         "metrics": dict.fromkeys((*METRICS, *metrics)),
         "mask": mask,
@@ -66,11 +68,11 @@ def checked(parts: Iterable[str]) -> tuple[str, ...]:
     names = tuple(parts)
     for name in names:
         if name not in MEANS:
-            raise UnknownNameError("ablate: " + unknown("part", name, MEANS))
+            raise UnknownNameError(unknown("part", name, MEANS))
     means = [part for name in names for part in MEANS[name]]
     if not names or len({*means}) < len(means):
         raise UsageError(
-            f"ablate: parts must be one or more that do not overlap (skips are attention_skip and ffn_skip); "
+            f"parts must be one or more that do not overlap (skips are attention_skip and ffn_skip); "
             f"got {', '.join(names) or 'none'}. Leave some out."
         )
     return names
@@ -88,7 +90,7 @@ def _refuse_cache(inputs: Any) -> None:
         values = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, tuple) else ()
         if any(map(is_cache, values)):
             raise UsageError(
-                "ablate: inputs must hold the whole text; got a key-value cache, which the whole model has filled and "
+                "inputs must hold the whole text; got a key-value cache, which the whole model has filled and "
                 "every row would make longer. Leave it out."
             )
 

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.circuits.bounds_record import BlockBound, Bounds, Chain
-from depthscope.circuits.circuit import Circuit, read_circuit
-from depthscope.circuits.ffn_lipschitz import Lipschitz, ffn_lipschitz
+from depthscope.circuits.circuit import Circuit, circuit_of
+from depthscope.circuits.ffn_lipschitz import Lipschitz, lipschitz_of
+from depthscope.circuits.subject import subject_of
 from depthscope.circuits.weights import HeadWeights
-from depthscope.errors import AttentionNotSeenError, UsageError
+from depthscope.errors import AttentionNotSeenError, UsageError, said_by
 from depthscope.theory.rank_collapse import attention_bound, head_norms, rank_collapse_bound, skip_bound
 from depthscope.theory.softmax_perturbation import exchange_gamma, score_residual, score_spread
 from depthscope.theory.split_attention import Split, split_attention
@@ -25,19 +26,20 @@ NUDGE = 1e-3  # of the logarithm of the residual, for the exponent
 UNLIKE = {torch.float64: 1e-6, torch.float32: 1e-3}  # of a row of P, that the weights may not explain; others: 5e-2
 
 
+@said_by("bounds")
 def bounds(model: nn.Module, inputs: Any, *, blocks: str | Iterable[str] | None = None) -> Bounds:
     """The bound on every block's attention as it ran, and on networks of this attention alone; first batch of inputs.
 
     Padding is left out. Raises where the theorem does not speak about the model: causal masks, positions in attention.
     """
-    circuit = read_circuit(model, inputs, blocks=blocks)
-    ffns = ffn_lipschitz(model, inputs, blocks=blocks)
+    subject = subject_of(model, inputs, blocks)
+    circuit, ffns = circuit_of(subject), lipschitz_of(subject)
     for index, weights in enumerate(circuit.weights):
-        _check_covered(circuit, index, weights, type(model).__name__)
+        _check_covered(circuit, index, weights, subject.name)
     starts = _tokens(circuit, circuit.X)
     if min(len(X) for X in starts) < 2 or not all(math.isfinite(_log(Split.of(X).R)) for X in starts):
         raise UsageError(
-            "bounds: the tokens of every sequence must differ when they enter block 1; some sequence has one token, or "
+            "the tokens of every sequence must differ when they enter block 1; some sequence has one token, or "
             "all alike, or numbers that are not finite. Give other inputs."
         )
     norms = [_norms(weights) for weights in circuit.weights]
@@ -52,7 +54,7 @@ def bounds(model: nn.Module, inputs: Any, *, blocks: str | Iterable[str] | None 
         nothing = row.ffn_upper == 0 or attended == -math.inf  # is left, whatever follows
         log_ffn.append(-math.inf if nothing else attended + math.log10(row.ffn_upper))
     return Bounds(
-        model=type(model).__name__,
+        model=subject.name,
         samples=len(starts),
         tokens=circuit.X.shape[1],
         width=circuit.X.shape[2],
@@ -158,7 +160,7 @@ def _log(X: Tensor) -> float:
 
 
 def _check_covered(circuit: Circuit, index: int, weights: HeadWeights, name: str) -> None:
-    where = f"bounds: attention must be softmax(X W_QK X^T) over all tokens; block {index + 1} of {name}"
+    where = f"attention must be softmax(X W_QK X^T) over all tokens; block {index + 1} of {name}"
     if (
         weights.W_Q is None
         or weights.W_K is None

@@ -1,20 +1,19 @@
 """Everything that a real forward pass says about attention: P of every head, what it read, and the heads' weights."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from depthscope.circuits.weights import TOLERANCE, HeadWeights, apart, looked_at, read_weights
+from depthscope.circuits.subject import Subject, subject_of
+from depthscope.circuits.weights import TOLERANCE, HeadWeights, apart, weights_of
 from depthscope.errors import HookError
-from depthscope.traces.attend import SdpaCall
-from depthscope.traces.attention import attention_in, sdpa_arguments
-from depthscope.traces.look import Span, evaluated
-from depthscope.traces.stream import Follow
-from depthscope.traces.tokens import first_tokens, tokens_out
-from depthscope.traces.untouched import untouched
+from depthscope.traces.attention import SdpaCall
+from depthscope.traces.events import Passage, StreamListener
+from depthscope.traces.operations import Operation
+from depthscope.traces.watcher import unwatched
 
 
 @dataclass(frozen=True)
@@ -51,23 +50,26 @@ def read_circuit(
     weights: what read_weights gave for the same model, where they are at hand, or where ablations, which hide the
     branch of attention, have been made since.
     """
-    known = tuple(read_weights(model, inputs, blocks=blocks) if weights is None else weights)
-    batch, looked = looked_at(model, inputs, blocks)
-    record = _Record(model, looked.spans, looked.axis)
-    with untouched(model), evaluated(model), torch.no_grad(), record:
-        model(*batch.args, **batch.kwargs)
-    passes = record.passes
+    return circuit_of(subject_of(model, inputs, blocks), weights)
+
+
+def circuit_of(subject: Subject, weights: Iterable[HeadWeights] | None = None) -> Circuit:
+    """The same of a model that was surveyed."""
+    known = tuple(weights_of(subject) if weights is None else weights)
+    record = _Record(subject)
+    subject.listen(record)
+    passes, mask = record.passes, subject.batch.mask
     if not passes or any(one.P is None or one.out is None for one in passes) or len(passes) != len(known):
         raise HookError(
-            f"circuits: every block must attend once and return tokens; {len(known)} blocks have weights and "
-            f"{sum(one.P is not None for one in passes)} of {len(passes)} attended in {type(model).__name__}."
+            f"every block must attend once and return tokens; {len(known)} blocks have weights and "
+            f"{sum(one.P is not None for one in passes)} of {len(passes)} attended in {subject.name}."
         )
     limit = TOLERANCE.get(record.dtype, 5e-2)
     for number, (one, own) in enumerate(zip(passes, known, strict=True), 1):
-        if one.branch is not None and not (off := _missed(one, own, batch.mask)) <= limit:
+        if one.branch is not None and not (off := _missed(one, own, mask)) <= limit:
             raise HookError(
-                f"circuits: what attention adds to the stream must be sum_h P_h X W_V W_O and a bias; in block "
-                f"{number} of {type(model).__name__} it differs by {off:.1e}, more than {limit:.0e}. Does attention "
+                f"what attention adds to the stream must be sum_h P_h X W_V W_O and a bias; in block "
+                f"{number} of {subject.name} it differs by {off:.1e}, more than {limit:.0e}. Does attention "
                 "read values through another norm than queries?"
             )
     return Circuit(
@@ -76,7 +78,7 @@ def read_circuit(
         tuple(one.source if one.read is None else one.read for one in passes),
         tuple(one.out for one in passes),  # type: ignore[misc]
         known,
-        batch.mask,
+        mask,
         record.dtype,
     )
 
@@ -86,7 +88,6 @@ class _Pass:
     """One block in one pass; read None: attention reads the block's input."""
 
     source: Tensor
-    shape: tuple[int, ...]
     read: Tensor | None = None
     P: Tensor | None = None
     out: Tensor | None = None
@@ -106,63 +107,40 @@ def _missed(one: _Pass, own: HeadWeights, mask: Tensor | None) -> float:
     return apart(branch, said[rows]) if bool(branch.isfinite().all()) else 0.0
 
 
-class _Record(Follow):
+class _Record(StreamListener):
     """Notes P and the tokens at the ends of every block."""
 
-    def __init__(self, model: nn.Module, spans: list[Span], axis: int) -> None:
-        super().__init__(model, spans, self._act)
-        self.axis, self.dtype = axis, torch.float64
+    def __init__(self, subject: Subject) -> None:
+        self.copy, self.dtype = subject.batch_first, torch.float64
         self.passes: list[_Pass] = []
 
-    def __enter__(self) -> "_Record":
-        super().__enter__()
-        for span in set(self.spans):
-            self._handles.append(self.model.get_submodule(span.exit).register_forward_hook(self._leaves))
-        return self
-
-    def _starts(self, span: Span) -> Callable[..., Any]:
-        start = super()._starts(span)
-
-        def hook(module: nn.Module, args: tuple, kwargs: dict) -> None:
-            start(module, args, kwargs)
-            tokens = first_tokens(args, kwargs)
-            if tokens is not None:
-                self.dtype = tokens.dtype
-                self.passes.append(_Pass(self._first(tokens), tuple(tokens.shape)))
-
-        return hook
-
-    def _leaves(self, _: nn.Module, args: tuple, output: Any) -> None:
-        tokens = tokens_out(output, self.passes[-1].shape)
-        self.passes[-1].out = None if tokens is None else self._first(tokens)
-
-    def _first(self, tokens: Tensor) -> Tensor:
-        """Batch first, float64, a copy: models write in place."""
-        return (tokens.transpose(0, 1) if self.axis == 0 else tokens).detach().to(torch.float64, copy=True)
-
-    def _act(self, block: str, site: str, tokens: Tensor) -> Tensor:
-        if site == "attn_in":
-            self.passes[-1].read = self._first(tokens)
-        elif site == "sa_out" and tuple(tokens.shape) == self.passes[-1].shape:
-            self.passes[-1].branch = self._first(tokens)[0]
+    def begins(self, now: Passage, tokens: Tensor) -> Tensor:
+        self.dtype = tokens.dtype
+        self.passes.append(_Pass(self.copy(tokens)))
         return tokens
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        now = self.open
-        result = super().__torch_function__(func, types, args, kwargs)
-        if now is not None and now.attended and self.passes[-1].P is None:  # the first attention of the block
-            self.passes[-1].P = self._pattern(func, args, kwargs or {}, result)
+    def ends(self, now: Passage, tokens: Tensor | None) -> None:
+        self.passes[-1].out = None if tokens is None else self.copy(tokens)
+
+    def site(self, now: Passage, name: str, tokens: Tensor) -> Tensor:
+        if name == "attn_in":
+            self.passes[-1].read = self.copy(tokens)
+        elif name == "sa_out" and tuple(tokens.shape) == now.shape:
+            self.passes[-1].branch = self.copy(tokens)[0]
+        return tokens
+
+    def attention(self, now: Passage, op: Operation, result: Tensor) -> Tensor:
+        if self.passes[-1].P is None:  # the first attention of the block
+            self.passes[-1].P = self._pattern(op, result)
         return result
 
-    def _pattern(self, func: Any, args: tuple, kwargs: dict, result: Tensor) -> Tensor:
-        name, batch = getattr(func, "__name__", ""), len(self.passes[-1].source)
-        if name == "scaled_dot_product_attention":
-            call = sdpa_arguments(args, kwargs)
+    def _pattern(self, op: Operation, result: Tensor) -> Tensor:
+        if op.role == "attention":
+            call = op.named()
             q, k = (x.detach().double() for x in (call["query"], call["key"]))
             k = k.repeat_interleave(q.shape[-3] // k.shape[-3], -3)
-            P = SdpaCall(call).probabilities(q, k)
+            with unwatched():
+                P = SdpaCall(call).probabilities(q, k)
         else:
-            seen = attention_in(func, name, args, kwargs, result)
-            assert seen is not None and seen.P is not None
-            P = seen.P.detach().double()
-        return P.reshape(batch, -1, *P.shape[-2:])
+            P = result.detach().double()
+        return P.reshape(len(self.passes[-1].source), -1, *P.shape[-2:])

@@ -13,12 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from depthscope.circuits.weights import looked_at
-from depthscope.traces.attention import no_modes
-from depthscope.traces.look import evaluated
-from depthscope.traces.stream import Follow, Passage
-from depthscope.traces.untouched import untouched
-from depthscope.traces.watch import LINEAR
+from depthscope.circuits.subject import Subject, subject_of
+from depthscope.traces.events import Join, Passage, StreamListener
+from depthscope.traces.operations import Operation
+from depthscope.traces.watcher import unwatched
 
 STEEPEST = {"relu": 1.0, "relu_": 1.0, "gelu": 1.1290, "silu": 1.0999, "tanh": 1.0, "elu": 1.0, "softplus": 1.0}
 STEPS = 6  # of the power method; it mostly ends after two
@@ -38,18 +36,24 @@ def ffn_lipschitz(
     model: nn.Module, inputs: Any, *, blocks: str | Iterable[str] | None = None
 ) -> list[Lipschitz | None]:
     """One for each block, in the order in which they run; None where no feed-forward network was seen to join."""
-    batch, looked = looked_at(model, inputs, blocks)
-    look = _Look(model, looked.spans, lambda block, site, tokens: tokens)
-    with torch.inference_mode(False), untouched(model), evaluated(model), torch.no_grad(), look:
-        model(*batch.args, **batch.kwargs)
-    return look.found
+    return lipschitz_of(subject_of(model, inputs, blocks))
+
+
+def lipschitz_of(subject: Subject) -> list[Lipschitz | None]:
+    """The same of a model that was surveyed."""
+    listener = _Differentiate()
+    with torch.inference_mode(False):
+        subject.listen(listener)
+    return listener.found
 
 
 @dataclass(eq=False)
-class _Passage(Passage):
+class _Network:
+    """The feed-forward network of the block that is running, as far as it was seen."""
+
     source: Tensor | None = None  # what the first matrix of the network reads
     leaf: Tensor | None = None  # the same, as a variable
-    matrices_met: list[Tensor] = field(default_factory=list)  # (in, out)
+    matrices: list[Tensor] = field(default_factory=list)  # (in, out)
     hidden: Tensor | None = None  # what came last: of a matrix, or of the activation that read it
     written: int = 0  # how often hidden had been written to
     slope: float = 0.0  # 0 for none
@@ -63,65 +67,59 @@ class _Passage(Passage):
         return _same(tokens, self.hidden) and tokens._version == self.written
 
 
-class _Look(Follow):
+class _Differentiate(StreamListener):
     """Makes the network's input a variable, and differentiates where its branch joins the stream."""
 
-    passage = _Passage
+    hears_everything = True
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self) -> None:
         self.found: list[Lipschitz | None] = []
+        self.network = _Network()
 
-    def _starts(self, span: Any) -> Callable[..., None]:
-        start = super()._starts(span)
+    def begins(self, now: Passage, tokens: Tensor) -> Tensor:
+        self.found.append(None)
+        self.network = _Network()
+        return tokens
 
-        def hook(module: nn.Module, args: tuple, kwargs: dict) -> None:
-            start(module, args, kwargs)
-            self.found.append(None)
-
-        return hook
-
-    def _ends(self, *_: Any) -> None:
+    def ends(self, now: Passage, tokens: Tensor | None) -> None:
         torch.set_grad_enabled(False)
-        super()._ends()
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        now, name = self.open, getattr(func, "__name__", "")
-        if not isinstance(now, _Passage) or now.sums != now.attentions or now.is_parallel:
-            return super().__torch_function__(func, types, args, kwargs)
-        if name in LINEAR:
-            return self._matrix(now, func, types, args, kwargs)
-        result = super().__torch_function__(func, types, args, kwargs)
-        if name in STEEPEST and now.hidden is not None and args:
-            now.plain &= now.reads(args[0]) and not now.slope
-            now.gives(result)
-            now.slope = _slope(name, args, kwargs or {})
+    def operation(self, now: Passage, op: Operation) -> Any:
+        network = self.network
+        if now.sums != now.attentions or now.is_parallel:
+            return op.run()
+        if op.name in ("linear", "addmm"):
+            return self._matrix(op)
+        result = op.run()
+        if op.name in STEEPEST and network.hidden is not None and op.args:
+            network.plain &= network.reads(op.args[0]) and not network.slope
+            network.gives(result)
+            network.slope = _slope(op)
         return result
 
-    def _matrix(self, now: _Passage, func: Any, types: Any, args: tuple, kwargs: dict | None) -> Any:
-        at = 1 if func.__name__ == "addmm" else 0
-        if now.source is None:
-            now.source, now.leaf = args[at], args[at].detach().clone().requires_grad_()
+    def _matrix(self, op: Operation) -> Any:
+        network, at = self.network, 1 if op.name == "addmm" else 0  # where the tokens are; the weight is next
+        tokens, weight = op.args[at], op.args[at + 1].detach().double()
+        if network.source is None:
+            network.source, network.leaf = tokens, tokens.detach().clone().requires_grad_()
             torch.set_grad_enabled(True)
-        first = _same(args[at], now.source)
-        now.plain &= first == (not now.matrices_met) and (first or now.reads(args[at]))
-        weight = args[at + 1].detach().double()
-        now.matrices_met.append(weight if at else weight.mT)
-        result = super().__torch_function__(
-            func, types, (*args[:at], now.leaf, *args[at + 1 :]) if first else args, kwargs
-        )
-        now.gives(result)
+        first = _same(tokens, network.source)
+        network.plain &= first == (not network.matrices) and (first or network.reads(tokens))
+        network.matrices.append(weight if at else weight.mT)
+        result = (op.with_args(*op.args[:at], network.leaf) if first else op).run()
+        network.gives(result)
         return result
 
-    def _join(self, now: Any, func: Any, args: tuple, kwargs: dict, stands: list[bool]) -> Any:
-        if now.leaf is not None and self.found[-1] is None and stands.count(True) == 1:
-            branch = next(a for a, stands_for in zip(args, stands, strict=False) if not stands_for)
-            if isinstance(branch, Tensor) and branch.requires_grad and branch.numel() == now.leaf.numel():
-                now.plain &= now.reads(branch)  # a scale or a norm after the matrices would count too
-                with no_modes():
-                    self.found[-1] = Lipschitz(_from_below(branch, now.leaf), _from_above(now))
+    def join(self, now: Passage, join: Join) -> Any:
+        network = self.network
+        if network.leaf is not None and self.found[-1] is None and join.stands.count(True) == 1:
+            branch = join.branch
+            if isinstance(branch, Tensor) and branch.requires_grad and branch.numel() == network.leaf.numel():
+                network.plain &= network.reads(branch)  # a scale or a norm after the matrices would count too
+                with unwatched():
+                    self.found[-1] = Lipschitz(_from_below(branch, network.leaf), _from_above(network))
         torch.set_grad_enabled(False)
-        return super()._join(now, func, args, kwargs, stands)
+        return join.run()
 
 
 def _same(one: Tensor, other: Tensor | None) -> bool:
@@ -129,10 +127,10 @@ def _same(one: Tensor, other: Tensor | None) -> bool:
     return other is not None and one.data_ptr() == other.data_ptr() and one.numel() == other.numel()
 
 
-def _slope(name: str, args: tuple, kwargs: dict) -> float:
+def _slope(op: Operation) -> float:
     """The steepest slope of an activation; that of elu grows with its alpha."""
-    alpha = kwargs.get("alpha", args[1] if len(args) > 1 else 1.0) if name == "elu" else 1.0
-    return STEEPEST[name] * max(1.0, abs(alpha))
+    alpha = op.kwargs.get("alpha", op.args[1] if len(op.args) > 1 else 1.0) if op.name == "elu" else 1.0
+    return STEEPEST[op.name] * max(1.0, abs(alpha))
 
 
 def _from_below(y: Tensor, x: Tensor) -> float:
@@ -172,10 +170,10 @@ def one_norm(A: Product, A_T: Product, rows: int, d: int, like: Tensor) -> Tenso
     return best
 
 
-def _from_above(now: _Passage) -> float:
+def _from_above(network: _Network) -> float:
     """c sqrt(||W_1| |W_2||_1 ||W_1| |W_2||_inf) for two matrices and one activation; else infinite."""
-    if len(now.matrices_met) != 2 or not now.plain or not now.slope:
+    if len(network.matrices) != 2 or not network.plain or not network.slope:
         return math.inf
-    first, second = (W.abs() for W in now.matrices_met)
+    first, second = (W.abs() for W in network.matrices)
     columns, rows = (first.sum(0) @ second).max(), (first @ second.sum(1)).max()
-    return now.slope * math.sqrt(float(columns) * float(rows))
+    return network.slope * math.sqrt(float(columns) * float(rows))

@@ -7,21 +7,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from depthscope.circuits._joins import read_joins
-from depthscope.circuits.circuit import read_circuit
+from depthscope.circuits.circuit import circuit_of
+from depthscope.circuits.join_factors import read_factors
 from depthscope.circuits.linearised import linearise
 from depthscope.circuits.path_lengths import FORMS, PathLengths
 from depthscope.circuits.sampled import draw_lengths
-from depthscope.circuits.weights import looked_at, read_weights
-from depthscope.errors import HookError, MaskError, UnknownNameError, UsageError
+from depthscope.circuits.subject import Subject
+from depthscope.circuits.weights import weights_of
+from depthscope.errors import HookError, MaskError, UnknownNameError, UsageError, said_by
 from depthscope.metrics import relative_residual
 from depthscope.registry import unknown
 from depthscope.theory.paths import attend, by_length
-from depthscope.traces.inputs import Batch, batches
+from depthscope.traces.entry import enter
 
 MISSED = {torch.float16: 2e-2, torch.bfloat16: 1e-1}  # of the output, by all parts together; others: 1e-3
 
 
+@said_by("paths")
 def paths(
     model: nn.Module,
     inputs: Any,
@@ -41,18 +43,18 @@ def paths(
     Dropout is off, and the model is left as it was.
     """
     if form not in FORMS:
-        raise UnknownNameError("paths: " + unknown("form", form, FORMS))
+        raise UnknownNameError(unknown("form", form, FORMS))
     if draw and form != "attention":
-        raise UsageError("paths: single paths can be drawn of attention alone; pass form='attention' with draw.")
+        raise UsageError("single paths can be drawn of attention alone; pass form='attention' with draw.")
     if draw == 1 or draw < 0:
-        raise UsageError(f"paths: a standard error needs two paths or more; got draw={draw}.")
-    chosen = blocks if blocks is None or isinstance(blocks, str) else list(blocks)
-    split = _attention_alone if form == "attention" else _whole_model
+        raise UsageError(f"a standard error needs two paths or more; got draw={draw}.")
+    entry = enter(model, inputs, blocks, mask)
     rows, splits = [], []
-    for batch in batches(model, inputs, mask):
-        splits.append(split(model, batch, form, chosen, draw))
+    for batch in entry.batches():
+        subject = Subject(entry.model, batch, entry.survey(entry.lasting(batch)))
+        splits.append(_attention_alone(subject, draw) if form == "attention" else _whole_model(subject, form))
         rows.append(_measured(splits[-1], batch.mask))
-    return _record(model, form, splits, rows)
+    return _record(entry.model, form, splits, rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,38 +71,34 @@ class _Split:
     drawn: dict[str, Tensor]
 
 
-def _whole_model(model: nn.Module, batch: Batch, form: str, blocks: Any, draw: int) -> _Split:
-    batch_again, looked = looked_at(model, batch.kwargs or batch.args, blocks)
-    found = linearise(model, batch_again, looked, line=form)
+def _whole_model(subject: Subject, form: str) -> _Split:
+    found = linearise(subject, line=form)
     limit = MISSED.get(found.dtype, 1e-3)
     if not found.error <= limit:
         raise HookError(
-            f"paths: the frozen {type(model).__name__} must give its own output; it misses it by {found.error:.1e} of "
-            f"its size, more than {limit:g}. A function in its blocks is neither linear nor known to be frozen: use "
-            "form='attention'."
+            f"the frozen {subject.name} must give its own output; it misses it by {found.error:.1e} of its size, more "
+            f"than {limit:g}. A function in its blocks is neither linear nor known to be frozen: use form='attention'."
         )
     if not found.uncounted <= limit:
         raise HookError(
-            f"paths: a block must attend once, and attention must join the stream by itself; {found.uncounted:.1e} of "
-            f"what {type(model).__name__} adds does otherwise, more than {limit:g}. Where a block attends twice, or "
-            "another branch is added to attention before both join, lengths cannot be told."
+            f"a block must attend once, and attention must join the stream by itself; {found.uncounted:.1e} of what "
+            f"{subject.name} adds does otherwise, more than {limit:g}. Where a block attends twice, or another branch "
+            "is added to attention before both join, lengths cannot be told."
         )
     parts = (found.output, found.constant, found.parts, found.heads)
     return _Split(*parts, found.error, found.response_error, found.dtype, drawn={})
 
 
-def _attention_alone(model: nn.Module, batch: Batch, form: str, blocks: Any, draw: int) -> _Split:
-    inputs = batch.kwargs or batch.args
-    batch_again, looked = looked_at(model, inputs, blocks)
-    twice = next((span for span in looked.spans if span.attentions > 1), None)
+def _attention_alone(subject: Subject, draw: int) -> _Split:
+    twice = next((span for span in subject.survey.spans if span.attentions > 1), None)
     if twice is not None:
         raise HookError(
-            f"paths: every block must attend once; {twice.block} of {type(model).__name__} does so {twice.attentions} "
-            "times. Cross-attention and second attentions are no part of the paper's network: choose others by blocks=."
+            f"every block must attend once; {twice.block} of {subject.name} does so {twice.attentions} times. "
+            "Cross-attention and second attentions are no part of the paper's network: choose others by blocks=."
         )
-    joins = read_joins(model, batch_again, looked)
-    weights = read_weights(model, inputs, blocks=blocks)
-    circuit = read_circuit(model, inputs, blocks=blocks, weights=weights)
+    joins = read_factors(subject)
+    weights = weights_of(subject)
+    circuit = circuit_of(subject, weights)
     P = [_stochastic(P, circuit.dtype) for P in circuit.P]
     W_V = [w.W_V for w in weights]
     W_O = [w.W_O * (join.branch / join.skip) for w, join in zip(weights, joins, strict=True)]
@@ -113,7 +111,7 @@ def _attention_alone(model: nn.Module, batch: Batch, form: str, blocks: Any, dra
         output = join.skip * output + join.branch * attend(P_l, w.W_V, w.W_O, output)
     error = float((parts.sum(0) - output).norm() / output.norm())
     heads = [w.heads for w in weights]
-    drawn = draw_lengths(X, P, W_V, W_O, parts, draw, batch.mask) if draw else {}
+    drawn = draw_lengths(X, P, W_V, W_O, parts, draw, subject.batch.mask) if draw else {}
     return _Split(output, torch.zeros_like(output), parts, heads, error, float("nan"), torch.float64, drawn)
 
 
@@ -127,7 +125,7 @@ def _measured(split: _Split, mask: Tensor | None) -> dict[str, Tensor]:
     """Numbers of every sequence: (L + 1, B), or (B,) where there is one of them."""
     if mask is not None and mask.shape != split.output.shape[:-1]:
         raise MaskError(
-            f"paths: mask must have one entry for each token, shape {tuple(split.output.shape[:-1])}; got "
+            f"mask must have one entry for each token, shape {tuple(split.output.shape[:-1])}; got "
             f"{tuple(mask.shape)}. Give 1 for a token and 0 for padding."
         )
     seen = 1.0 if mask is None else mask.to(split.output)[..., None]
@@ -154,7 +152,7 @@ def _measured(split: _Split, mask: Tensor | None) -> dict[str, Tensor]:
 
 def _record(model: nn.Module, form: str, splits: list[_Split], rows: list[dict[str, Tensor]]) -> PathLengths:
     if len({tuple(s.heads) for s in splits}) > 1:
-        raise UsageError("paths: every batch must run through the same blocks; they differ. Give batches of one kind.")
+        raise UsageError("every batch must run through the same blocks; they differ. Give batches of one kind.")
     means = {name: torch.cat([row[name] for row in rows], -1).mean(-1) for name in rows[0]}
     numbers: dict[str, Any] = {name: value if value.ndim else float(value) for name, value in means.items()}
     samples = torch.tensor([len(s.output) for s in splits], dtype=torch.float64)

@@ -4,27 +4,28 @@ The eigenvalues of H = W_V W_O and those of attention A decide which part of X -
 et al. 2024). Both are read from the model as it is; feed-forward networks are no part of the theory.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from depthscope.circuits._apart import growth_apart
-from depthscope.circuits._attention_spectrum import attention_eigenvalues
-from depthscope.circuits._layers import Layer, layer_of
-from depthscope.circuits._reads import read_reads
-from depthscope.circuits.circuit import Circuit, read_circuit
+from depthscope.circuits.attention_eigenvalues import attention_eigenvalues
+from depthscope.circuits.attention_layer import Layer, layer_of
+from depthscope.circuits.circuit import Circuit, circuit_of
 from depthscope.circuits.frequencies import grid_in, patch_energies, response, token_energies
+from depthscope.circuits.growth_of_differences import growth_apart
+from depthscope.circuits.skip_and_norm import read_reads
 from depthscope.circuits.spectrum_record import Spectrum
-from depthscope.errors import HookError, UsageError
+from depthscope.circuits.subject import subject_of
+from depthscope.errors import HookError, UsageError, said_by
 from depthscope.metrics import hfc_lfc
 from depthscope.theory.layer_spectrum import LayerSpectrum, layer_spectrum
-from depthscope.traces.inputs import batches
-from depthscope.traces.known import fixes_in
+from depthscope.traces.installed import fixes_in
 
 
+@said_by("spectrum")
 def spectrum(
     model: nn.Module,
     inputs: Any,
@@ -41,13 +42,13 @@ def spectrum(
     Beside it stands margin_apart, with every head's own attention, of that same sequence; a note where they disagree.
     blocks: a pattern where the finder should not choose. on_block(n) is called before block n is judged.
     """
-    given = _one_batch(inputs)
-    batch = next(iter(batches(model, given)))
+    subject = subject_of(model, inputs, blocks)
+    batch = subject.batch
     _check_lengths(batch.mask)
-    circuit = read_circuit(model, given, blocks=blocks)
-    reads = read_reads(model, given, blocks)
+    circuit = circuit_of(subject)
+    reads = read_reads(subject)
     if len(reads) != circuit.depth:
-        raise HookError(f"spectrum: every block must join the stream once; {len(reads)} of {circuit.depth} did.")
+        raise HookError(f"every block must join the stream once; {len(reads)} of {circuit.depth} did.")
     found = []
     for index in range(circuit.depth):
         if on_block is not None:
@@ -55,12 +56,12 @@ def spectrum(
         layer = layer_of(circuit.weights[index], reads[index], circuit.mask)
         found.append(_judged(layer, _patterns(circuit, index), circuit.weights[index].product().sum(0), tie))
     fixed = "the model has remedies: what they do outside attention's branch is not in the verdict"
-    notes = [fixed] if fixes_in(model) else []
+    notes = [fixed] if fixes_in(subject.model) else []
     notes += [f"block {i + 1}: {note}" for i, one in enumerate(found) for note in one["notes"]]
     kind, responses = _responses(circuit, grid_in(batch.args, batch.kwargs, circuit.X.shape[-2]))
     states = (circuit.X, *circuit.outs)
     return Spectrum(
-        model=type(model).__name__,
+        model=subject.name,
         tokens=circuit.X.shape[-2],
         width=circuit.X.shape[-1],
         samples=len(circuit.X),
@@ -74,21 +75,11 @@ def spectrum(
     )
 
 
-def _one_batch(inputs: Any) -> Any:
-    """The first batch: several passes read it, and an iterator would give each another one."""
-    if isinstance(inputs, Tensor | tuple | Mapping) or not isinstance(inputs, Iterable) or isinstance(inputs, str):
-        return inputs
-    first = next(iter(inputs), None)
-    if first is None:
-        raise UsageError("spectrum: inputs must hold one batch at least; the iterable is empty. A loader used up?")
-    return tuple(first) if isinstance(first, list) else first
-
-
 def _check_lengths(mask: Tensor | None) -> None:
     lengths = [2] if mask is None else mask.bool().sum(-1).tolist()
     if min(lengths) < 2:
         raise UsageError(
-            f"spectrum: every sequence must have two tokens or more beside its padding; sequence "
+            f"every sequence must have two tokens or more beside its padding; sequence "
             f"{lengths.index(min(lengths)) + 1} has {min(lengths)}. Leave it out: there is nothing to be alike with."
         )
 

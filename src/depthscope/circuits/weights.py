@@ -12,15 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from depthscope.circuits._factors import factors
-from depthscope.circuits._norm_scale import norm_scale
-from depthscope.circuits._probe import Feed, Probe, Seen
-from depthscope.errors import HookError, UsageError
-from depthscope.traces.blocks import blocks_by_name
-from depthscope.traces.inputs import Batch, batches
-from depthscope.traces.known import fixes_in
-from depthscope.traces.look import Looked, evaluated, is_cache, look
-from depthscope.traces.untouched import untouched
+from depthscope.circuits.low_rank import factors
+from depthscope.circuits.norm_scale import norm_scale
+from depthscope.circuits.probe import Feed, Probe, Seen
+from depthscope.circuits.subject import Subject, subject_of
+from depthscope.errors import HookError
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}  # of what comes out for a random row, relative; others: 5e-2
 MANY = 10**6  # rows, of which a pass takes as many as it has places
@@ -67,13 +63,16 @@ def read_weights(model: nn.Module, inputs: Any, *, blocks: str | Iterable[str] |
     inputs: any that the model can run on; their values do not matter, more tokens need fewer passes. blocks: a pattern
     where the finder should not choose. Hooks of your own run too, on the tokens that are fed.
     """
-    batch, looked = looked_at(model, inputs, blocks)
+    return weights_of(subject_of(model, inputs, blocks))
+
+
+def weights_of(subject: Subject) -> list[HeadWeights]:
+    """The same of a model that was surveyed."""
     site = "attn_in"
 
     def run(**fed: Any) -> Probe:
-        probe = Probe(model, looked.spans, looked.axis, Feed(site=site, **fed))
-        with untouched(model), evaluated(model), torch.no_grad(), probe:
-            model(*batch.args, **batch.kwargs)
+        probe = Probe(subject.survey.axis, Feed(site=site, **fed))
+        subject.listen(probe)
         return probe
 
     nothing = torch.zeros(1, 1)
@@ -81,29 +80,10 @@ def read_weights(model: nn.Module, inputs: Any, *, blocks: str | Iterable[str] |
     if not still.places:  # attention reads by no module
         site = "block_in"
         still = run(tokens=nothing, mixed=nothing)
-    _check_seen(still, model)
+    _check_seen(still, subject.name)
     found = (_by_values if all(seen.heads for seen in still.blocks) else _by_patterns)(still, run)
-    _check_affine(found, run, batch.mask)
+    _check_affine(found, run, subject.batch.mask)
     return found
-
-
-def looked_at(model: nn.Module, inputs: Any, blocks: str | Iterable[str] | None) -> tuple[Batch, Looked]:
-    """The first batch of the inputs, and what a quiet pass shows of the model."""
-    batch = next(iter(batches(model, inputs)))
-    if any(map(is_cache, (*batch.args, *batch.kwargs.values()))):
-        raise UsageError(
-            "circuits: the model must run several times on the same inputs; a key-value cache grows each time. Leave "
-            "it out, and give the whole text."
-        )
-    for fix in fixes_in(model):
-        fix.prepare(batch.args, batch.kwargs)
-    looked = look(model, blocks_by_name(model, blocks), batch.args, batch.kwargs, batch.mask)
-    if looked.missing:
-        raise HookError(
-            f"circuits: every block must run on tokens (B, n, d); {', '.join(looked.missing[:3])} did not. "
-            "Pass blocks= with modules that are called."
-        )
-    return batch, looked
 
 
 def _by_values(still: Probe, run: Run) -> list[HeadWeights]:
@@ -173,13 +153,13 @@ def _norms(seen: Seen) -> dict[str, Any]:
     return {} if seen.norm_after is None else {"gamma_out": norm_scale(seen.norm_after)}
 
 
-def _check_seen(still: Probe, model: nn.Module) -> None:
+def _check_seen(still: Probe, model: str) -> None:
     blind = [k + 1 for k, seen in enumerate(still.blocks) if seen.out is None or not seen.count]
     if blind or not still.blocks:
         what = f"block {blind[0]} shows none" if blind else "no block shows any"
         raise HookError(
-            f"circuits: attention must be seen, and its branch must join a residual stream; {what} in "
-            f"{type(model).__name__}. Read the weights before ds.without_ takes skips out; see: depthscope doctor."
+            f"attention must be seen, and its branch must join a residual stream; {what} in "
+            f"{model}. Read the weights before ds.without_ takes skips out; see: depthscope doctor."
         )
 
 
@@ -198,7 +178,7 @@ def _check_affine(found: list[HeadWeights], run: Run, mask: Tensor | None) -> No
         limit = TOLERANCE.get(probe.dtype, 5e-2)
         if not error <= limit:
             raise HookError(
-                "circuits: attention must give X W_V W_O and a bias for tokens that are all alike; in block "
+                "attention must give X W_V W_O and a bias for tokens that are all alike; in block "
                 f"{index + 1} it differs by {error:.1e}, more than {limit:.0e}. Something in the branch "
                 "(a norm, a gate, a remedy) is not affine, or values depend on positions."
             )

@@ -110,8 +110,8 @@ def measured(source: Any, given: Any, blocks: str | None, tau: float) -> Any:
     """A scan of the same model."""
     from torch import nn
 
-    from depthscope.remedies._fix import fix_
     from depthscope.remedies.de_escalate import DeEscalate
+    from depthscope.remedies.fix import fix_
     from depthscope.scans.scan import scan
 
     if not isinstance(source, nn.Module):

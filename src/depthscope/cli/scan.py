@@ -109,7 +109,7 @@ def fixed_scan(model: Any, given: Any, before: Any, fix: str, tau: float | None,
     import inspect
 
     from depthscope.registry import TABLES, lookup
-    from depthscope.remedies._fix import fix_
+    from depthscope.remedies.fix import fix_
 
     names = {name.lower(): name for name in TABLES["remedy"]}  # de_escalate, gfsa, qk_norm
     build = lookup("remedy", names.get(fix.lower().replace("_", ""), fix))

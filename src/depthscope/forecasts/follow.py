@@ -12,7 +12,8 @@ from depthscope.errors import DepthscopeError, ForecastError
 from depthscope.forecasts.law import Law
 from depthscope.forecasts.rules import law_of, normed
 from depthscope.forecasts.tensor import LawTensor
-from depthscope.traces.known import fixes_in, is_norm
+from depthscope.traces.installed import fixes_in
+from depthscope.traces.operations import is_norm
 from depthscope.traces.tokens import first_tokens
 from depthscope.traces.untouched import untouched
 

@@ -20,8 +20,8 @@ from depthscope.forecasts.numbers import has_maps, numbers_of_design
 from depthscope.forecasts.record import Forecast
 from depthscope.models.design import Design, check_size, design_of
 from depthscope.models.random_inputs import random_inputs
-from depthscope.remedies._fix import fix_
 from depthscope.remedies.de_escalate import DeEscalate
+from depthscope.remedies.fix import fix_
 from depthscope.scans.record import Scan
 from depthscope.theory.covariance import normed, parts, rescaled
 from depthscope.theory.depth import odds as odds_of

@@ -12,15 +12,16 @@ from depthscope.forecasts.law import Law
 from depthscope.forecasts.mixing import attended
 from depthscope.forecasts.tensor import LawTensor, like, shapes
 from depthscope.forecasts.units import Units
-from depthscope.traces.attention import is_mha, mha_body, sdpa_arguments
+from depthscope.traces.operations import Operation
+from depthscope.traces.watcher import body_of
 
 Rule = Callable[[Any, tuple, dict], Any]
 
 
 def follow(func: Any, args: tuple, kwargs: dict) -> Any:
     """The result of a torch function for arguments of which some are laws."""
-    if is_mha(func):
-        return mha_body(func)(*args, **kwargs)
+    if func is F.multi_head_attention_forward:
+        return body_of(func)(*args, **kwargs)
     name = getattr(func, "__name__", str(func))
     rule = RULES.get(name)
     if rule is None:
@@ -152,7 +153,7 @@ def norm(func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def attention(func: Any, args: tuple, kwargs: dict) -> Any:
-    call = sdpa_arguments(args, kwargs)
+    call = Operation(func, func.__name__, "attention", args, kwargs).named()
     q, k, v = call["query"], call["key"], call["value"]
     if not all(isinstance(x, LawTensor) for x in (q, k, v)) or q.shape[-2] != k.shape[-2]:
         raise no_rule("cross-attention", (q, k, v))

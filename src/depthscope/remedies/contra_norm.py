@@ -5,9 +5,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from depthscope.errors import UsageError
+from depthscope.interventions.means import Stretch
 from depthscope.registry import shelve
-from depthscope.remedies._mean import Stretch
-from depthscope.remedies._remedy import Remedy
+from depthscope.remedies.remedy import Remedy
 
 
 @shelve("remedy")

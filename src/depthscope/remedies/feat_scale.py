@@ -3,9 +3,9 @@
 from torch import Tensor
 
 from depthscope.errors import ShapeError
+from depthscope.interventions.means import MEANS, Stretch, token_mean
 from depthscope.registry import shelve
-from depthscope.remedies._mean import MEANS, Stretch, token_mean
-from depthscope.remedies._remedy import Remedy
+from depthscope.remedies.remedy import Remedy
 
 
 @shelve("remedy")

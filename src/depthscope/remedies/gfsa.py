@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from depthscope.registry import shelve
-from depthscope.remedies._attention import AttentionRemedy, identity
+from depthscope.remedies.attention_remedy import AttentionRemedy, identity
 
 
 @shelve("remedy")

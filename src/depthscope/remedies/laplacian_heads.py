@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from depthscope.registry import shelve
-from depthscope.remedies._attention import AttentionRemedy, identity
+from depthscope.remedies.attention_remedy import AttentionRemedy, identity
 
 
 @shelve("remedy")

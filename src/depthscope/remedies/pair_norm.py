@@ -2,9 +2,9 @@
 
 from torch import Tensor
 
+from depthscope.interventions.means import MEANS, Stretch, running_mean, token_mean
 from depthscope.registry import shelve
-from depthscope.remedies._mean import MEANS, Stretch, running_mean, token_mean
-from depthscope.remedies._remedy import Remedy
+from depthscope.remedies.remedy import Remedy
 
 
 @shelve("remedy")

@@ -5,7 +5,7 @@ from torch.nn import functional as F
 
 from depthscope.errors import UsageError
 from depthscope.registry import shelve
-from depthscope.remedies._attention import AttentionRemedy
+from depthscope.remedies.attention_remedy import AttentionRemedy
 
 
 @shelve("remedy")

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from depthscope.errors import UsageError
 from depthscope.registry import shelve
-from depthscope.remedies._weight import WeightRemedy
-from depthscope.traces.tokens import version
+from depthscope.remedies.weight_remedy import WeightRemedy
+from depthscope.traces.identity import version
 
 
 @shelve("remedy")

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.errors import UsageError
+from depthscope.interventions.means import Stretch
 from depthscope.registry import shelve
-from depthscope.remedies._mean import Stretch
-from depthscope.remedies._remedy import Remedy
+from depthscope.remedies.remedy import Remedy
 
 
 @shelve("remedy")

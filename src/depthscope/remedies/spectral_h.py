@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from depthscope.errors import ShapeError, UnknownNameError, UsageError
 from depthscope.registry import shelve, unknown
-from depthscope.remedies._spectral import (
+from depthscope.remedies.eigenvalues import (
     BOUNDS,
     condition_of,
     eigenvalues,
@@ -16,7 +16,7 @@ from depthscope.remedies._spectral import (
     nearest,
     orthogonal,
 )
-from depthscope.remedies._values import ValueRemedy
+from depthscope.remedies.value_remedy import ValueRemedy
 
 OWN = "own"  # the mode that leaves a block as it is
 

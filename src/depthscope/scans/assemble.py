@@ -10,26 +10,24 @@ from depthscope.scans.decoders import decoder_notes
 from depthscope.scans.readers import float64
 from depthscope.scans.reading import WHOLE, Reading, stacked
 from depthscope.scans.record import Scan
-from depthscope.traces.known import fixes_in
+from depthscope.traces.installed import fixes_in
 from depthscope.traces.steps import placement_of
 
 UNCONVERGED = 0.1  # a relative residual above this is said aloud
 LEAKING = 1e-3  # so is attention to padding above this share
 
 
-def assemble(model: nn.Module, readings: list[Reading]) -> Scan:
+def assemble(model: nn.Module, readings: list[Reading], entry_notes: list[str]) -> Scan:
     """The mean over all samples of all batches, which must agree in depth and heads."""
     first = readings[0]
     depths = sorted({r.depth for r in readings})
     if len(depths) > 1:
-        raise UsageError(
-            f"scan: every batch must run through the same blocks; got depths {depths}. Scan them one by one."
-        )
+        raise UsageError(f"every batch must run through the same blocks; got depths {depths}. Scan them one by one.")
     states, spread = _states(readings)
     heads, head_counts, causal, residuals = _heads(readings)
     source = first.blocks[0].source
     placement = placement_of(first.anatomies)
-    notes = _vanished_notes(readings)
+    notes = [*_vanished_notes(readings), *entry_notes]
     notes += dict.fromkeys(note for r in readings for note in r.notes)
     notes += _attention_notes(readings, residuals)
     notes += decoder_notes(heads) if causal else []

@@ -76,13 +76,13 @@ def metric_called(name: str) -> Any:
     metric = lookup("metric", base.strip())
     if metric.facts.kind != "state":
         raise UsageError(
-            f"scan: positions go with a metric of one state, such as t_sim[0:16]; got {name!r}, and {base} is one of "
+            f"positions go with a metric of one state, such as t_sim[0:16]; got {name!r}, and {base} is one of "
             f"{'a step' if metric.facts.kind == 'step' else 'attention'}. Ask for {base} without positions."
         )
     inside = re.sub(r"\s", "", inside)
     if base.strip() == "first_token_similarity" and not re.match(r"0?:|1/", inside):
         raise UsageError(
-            f"scan: first_token_similarity is about the first token of a sequence, which its positions must hold; got "
+            f"first_token_similarity is about the first token of a sequence, which its positions must hold; got "
             f"{name!r}. Write first_token_similarity[:16]."
         )
     return MetricAt(f"{base.strip()}[{inside}", metric, _positions(inside, name))
@@ -95,7 +95,7 @@ def _positions(text: str, name: str) -> Slice | Part:
     if (found := re.fullmatch(r"(\d+)/(\d+)\]", text)) and 1 <= int(found[1]) <= int(found[2]):
         return Part(int(found[1]), int(found[2]))
     raise UsageError(
-        f"scan: positions must be start:stop, as in t_sim[0:16] or t_sim[-16:], or one of equal parts, as in "
+        f"positions must be start:stop, as in t_sim[0:16] or t_sim[-16:], or one of equal parts, as in "
         f"t_sim[1/4]; got {name!r}. Count positions from 0 and parts from 1."
     )
 
@@ -111,6 +111,6 @@ def check_positions(metrics: Iterable[Any], states: list[StateNumbers]) -> None:
                 i, n = short[0]
                 held = "one token" if metric.positions.of(n) else "no token"
                 raise UsageError(
-                    f"scan: {metric.name} must hold two tokens or more of every sequence; it holds {held} of sequence "
+                    f"{metric.name} must hold two tokens or more of every sequence; it holds {held} of sequence "
                     f"{i}, which has {n} that are not padding. Choose positions inside the shortest sequence."
                 )

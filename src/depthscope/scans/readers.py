@@ -61,7 +61,7 @@ class StateReader:
     def __call__(self, tokens: Tensor, numbers: StateNumbers | None, whole: bool) -> StateNumbers:
         if tokens.shape[-2] < 2:
             raise ShapeError(
-                f"scan: every sequence must have at least two tokens; got states of shape {tuple(tokens.shape)}. "
+                f"every sequence must have at least two tokens; got states of shape {tuple(tokens.shape)}. "
                 "Similarity compares tokens: give longer inputs."
             )
         mask = self.mask.to(tokens.device) if self.mask is not None and self.mask.shape == tokens.shape[:-1] else None

@@ -39,7 +39,7 @@ class Reading:
         if mask is not None and not self.blocks[0].source.numbers.masked:
             shape = tuple(self.blocks[0].source.shape)
             raise MaskError(
-                f"scan: mask must have one entry for each token; got {tuple(mask.shape)} for states {shape}. "
+                f"mask must have one entry for each token; got {tuple(mask.shape)} for states {shape}. "
                 "Give 1 for a token and 0 for padding, batch first."
             )
         self._note_gaps()

@@ -7,24 +7,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from depthscope.errors import DepthscopeError, ForwardError, UsageError
+from depthscope.errors import BlocksNotFoundError, UsageError, said_by
 from depthscope.registry import TABLES, lookup
 from depthscope.scans.assemble import assemble
 from depthscope.scans.positions import check_positions, metric_called
 from depthscope.scans.readers import AttentionReader, StateReader, float64
 from depthscope.scans.reading import Reading
 from depthscope.scans.record import Scan
-from depthscope.traces.blocks import candidates, find_blocks
+from depthscope.traces.blocks import candidates, find_blocks, none_found
+from depthscope.traces.entry import enter, repeated_calls, run_model
 from depthscope.traces.head import vanished
-from depthscope.traces.inputs import Batch, batches
-from depthscope.traces.known import fixes_in
-from depthscope.traces.shorter import token_axis_of_shorter
+from depthscope.traces.inputs import Batch
+from depthscope.traces.installed import fixes_in
+from depthscope.traces.log import Log
+from depthscope.traces.recorder import Recorder
 from depthscope.traces.steps import dissect, final_norm
-from depthscope.traces.tokens import Frames
+from depthscope.traces.token_axis import Frames, axis_of_shorter
 from depthscope.traces.untouched import untouched
-from depthscope.traces.watch import Watch
+from depthscope.traces.watcher import Watcher
 
 
+@said_by("scan")
 def scan(
     model: nn.Module,
     inputs: Any,
@@ -47,22 +50,14 @@ def scan(
 
     The model runs as it is (train or eval) and is left as it was.
     """
-    if not isinstance(model, nn.Module):
-        raise UsageError(f"scan: model must be a torch.nn.Module; got {type(model).__name__}. Pass the model itself.")
-    model = getattr(model, "_orig_mod", model)  # torch.compile wraps the module: look inside
+    entry = enter(model, inputs, blocks, mask)
     chosen = chosen_metrics(metrics, attention=attention)
+    settings = Settings(chosen, entry.blocks, attention, gradients, on_block)
     readings = []
-    for batch in batches(model, inputs, mask):
-        settings = Settings(
-            chosen,
-            blocks if blocks is None or isinstance(blocks, str) else list(blocks),
-            attention,
-            gradients,
-            on_block,
-        )
-        readings.append(settings.read(model, batch))
+    for batch in entry.batches():
+        readings.append(settings.read(entry.model, batch))
         check_positions(chosen, readings[-1].states())
-    return assemble(model, readings)
+    return assemble(entry.model, readings, entry.notes)
 
 
 def default_metrics() -> list[str]:
@@ -78,7 +73,7 @@ def chosen_metrics(names: Iterable[str] | None, *, attention: bool) -> list[Any]
     for function in functions:
         if "Y" in function.facts.takes and "P" in function.facts.takes:
             raise UsageError(
-                f"scan: {function.facts.name} needs the law of the weights, which no scan can see; "
+                f"{function.facts.name} needs the law of the weights, which no scan can see; "
                 f"call ds.metrics.{function.facts.name}(X, Y, P, alpha=, sigma=) on a reference model."
             )
     always = [lookup("metric", name) for name in ("t_sim", "t_div")]  # the verdict rests on them
@@ -98,16 +93,11 @@ class Settings:
 
     def read(self, model: nn.Module, batch: Batch) -> Reading:
         """Everything about one batch; a second pass only where the first one cannot answer."""
-        for fix in fixes_in(model):  # a fix looks at its model in a pass of its own: not under the watch
-            if fix.model is model:
-                fix.prepare(batch.args, batch.kwargs)
-            else:
-                with untouched(model), torch.no_grad():
-                    model(*batch.args, **batch.kwargs)
+        self._prepare_fixes(model, batch)
         reading = self._run(model, batch, Frames())
         square = any(reading.log.frames.is_ambiguous(b.source.shape) for b in reading.blocks)
         if square or reading.blocks[0].source.axis == 0:
-            axis = token_axis_of_shorter(batch, lambda part: self._quiet(model, part, Frames(), states=[]).log)
+            axis = axis_of_shorter(batch.args, batch.kwargs, lambda *cut: self._axis_in(model, Batch(*cut, mask=None)))
             if square and axis is None:
                 reading.notes.append("as many sequences as tokens: the first axis was taken for the batch")
             elif square and axis == 0:
@@ -115,35 +105,58 @@ class Settings:
             elif not square and axis != 0:  # windows as long as the batch look like time-first sequences
                 reading = self._run(model, batch, Frames(batch_first=True))
         if reading.log.dropout:
-            t_div = [lookup("metric", "t_div")]
-            before = reading.log.frames
-            frames = Frames(square_axis=before.square_axis, batch_first=before.batch_first)
-            quiet = self._quiet(model, batch, frames, states=t_div)
-            found = find_blocks(quiet.log, model, named=self.blocks is not None, need_attention=False)
-            reading.without_dropout = [
-                reading.fold(float64(s.numbers.values["t_div"]))
-                for s in (found.blocks[0].source, *(b.result for b in found.blocks))
-            ]
-            reading.vanished = vanished(quiet.log, found.blocks[-1])  # the noise of dropout would hide it
+            self._add_without_dropout(model, batch, reading)
         return reading
 
-    def _quiet(self, model: nn.Module, batch: Batch, frames: Frames, *, states: list[Any]) -> Watch:
-        return self._watched(model, batch, frames, states=states, quiet=True)[0]
+    def _prepare_fixes(self, model: nn.Module, batch: Batch) -> None:
+        """A fix surveys its model in a pass of its own: not while that is being recorded."""
+        for fix in fixes_in(model):
+            if fix.model is model:
+                fix.prepare(batch.args, batch.kwargs)
+            else:
+                with untouched(model), torch.no_grad():
+                    model(*batch.args, **batch.kwargs)
+
+    def _axis_in(self, model: nn.Module, batch: Batch) -> int | None:
+        """The token axis that a quiet pass shows; None when no attention over whole sequences is seen."""
+        log = self._quiet(model, batch, Frames(), states=[])
+        if log.frames.assumed or not log.frames:
+            return None
+        axes = {call.source.axis for call in log.calls if call.source is not None and len(call.source.shape) == 3}
+        return axes.pop() if len(axes) == 1 else None
+
+    def _add_without_dropout(self, model: nn.Module, batch: Batch, reading: Reading) -> None:
+        """Once more with dropout silent: its noise counts as diversity, and hides a vector that has vanished."""
+        before = reading.log.frames
+        frames = Frames(square_axis=before.square_axis, batch_first=before.batch_first)
+        log = self._quiet(model, batch, frames, states=[lookup("metric", "t_div")])
+        found = find_blocks(log, model, named=self.blocks is not None, need_attention=False)
+        reading.without_dropout = [
+            reading.fold(float64(s.numbers.values["t_div"]))
+            for s in (found.blocks[0].source, *(b.result for b in found.blocks))
+        ]
+        reading.vanished = vanished(log, found.blocks[-1])
+
+    def _quiet(self, model: nn.Module, batch: Batch, frames: Frames, *, states: list[Any]) -> Log:
+        return self._recorded(model, batch, frames, states=states, quiet=True)[0]
 
     def _run(self, model: nn.Module, batch: Batch, frames: Frames) -> Reading:
-        watch, gradients = self._watched(model, batch, frames, states=self.of_kind("state"), quiet=False)
-        found = find_blocks(watch.log, model, named=self.blocks is not None, need_attention=self.attention)
-        anatomies = [dissect(watch.log, block) for block in found.blocks]
-        ending = final_norm(watch.log, found.blocks[-1])
-        return Reading(watch.log, found, anatomies, ending, batch.mask, gradients, self.of_kind("step"))
+        log, gradients = self._recorded(model, batch, frames, states=self.of_kind("state"), quiet=False)
+        try:
+            found = find_blocks(log, model, named=self.blocks is not None, need_attention=self.attention)
+        except BlocksNotFoundError:
+            raise BlocksNotFoundError(none_found(model, repeated_calls(model, batch))) from None
+        anatomies = [dissect(log, block) for block in found.blocks]
+        ending = final_norm(log, found.blocks[-1])
+        return Reading(log, found, anatomies, ending, batch.mask, gradients, self.of_kind("step"))
 
-    def _watched(
+    def _recorded(
         self, model: nn.Module, batch: Batch, frames: Frames, *, states: list[Any], quiet: bool
-    ) -> tuple[Watch, dict[str, float]]:
-        """One forward pass under watch; quiet: dropout silenced, no heads, no gradients."""
+    ) -> tuple[Log, dict[str, float]]:
+        """One forward pass, recorded; quiet: dropout silenced, no heads, no gradients."""
         heads = [] if quiet else self.of_kind("attention")
         loss = None if quiet else self.gradients
-        watch = Watch(
+        recorder = Recorder(
             model,
             candidates(model, self.blocks),
             StateReader(states, batch.mask),
@@ -156,22 +169,18 @@ class Settings:
             stack.enter_context(untouched(model))
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(torch.inference_mode(False))  # inference tensors do not tell when they are written into
-            stack.callback(watch.remove_hooks)
+            stack.callback(recorder.remove_hooks)
             for fix in fixes_in(model):
-                fix.on_change = watch.remedied
+                fix.on_change = recorder.remedied
                 stack.callback(setattr, fix, "on_change", None)
             stack.enter_context(torch.set_grad_enabled(loss is not None))
-            try:
-                with watch:
+
+            def run() -> dict[str, float]:
+                with Watcher(recorder):
                     output = model(*batch.args, **batch.kwargs)
-                return watch, weight_gradients(model, loss(output)) if loss is not None else {}
-            except DepthscopeError:
-                raise
-            except Exception as error:
-                raise ForwardError(
-                    f"scan: the model must run on these inputs; {type(model).__name__} raised "
-                    f"{type(error).__name__}: {error}. Call the model yourself with the same inputs to see where."
-                ) from error
+                return {} if loss is None else weight_gradients(model, loss(output))
+
+            return recorder.log, run_model(model, run)
 
 
 def weight_gradients(model: nn.Module, loss: Tensor) -> dict[str, float]:
@@ -181,7 +190,7 @@ def weight_gradients(model: nn.Module, loss: Tensor) -> dict[str, float]:
         if isinstance(loss, Tensor):
             got = f"shape {tuple(loss.shape)}, requires_grad={loss.requires_grad}"
         raise UsageError(
-            f"scan: gradients must be a function of the model's output that returns a scalar loss; got {got}. "
+            f"gradients must be a function of the model's output that returns a scalar loss; got {got}. "
             "Try gradients=lambda out: out.last_hidden_state.square().mean()."
         )
     named = [(name, p) for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad]

@@ -1,22 +1,19 @@
 """Attention seen at the function that computes it: every family passes here, whatever its modules are called.
 
 Models call torch's scaled_dot_product_attention (q, k, v), or take a softmax with an (n, n) result.
-nn.MultiheadAttention does either one inside a single function, whose body is therefore run under the watch as well.
+nn.MultiheadAttention does either one inside a single function, whose body is therefore watched as well.
 """
 
 import math
-import types
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
-SDPA_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+from depthscope.traces.operations import Operation
+
+CLOSED = 1e4  # a key whose score is lowered by more than this, against the best of its row, is not seen
 
 
 @dataclass(frozen=True)
@@ -62,18 +59,13 @@ class AttentionSeen:
         return replace(self, P=fold(self.P), q=fold(self.q), k=fold(self.k), bias=bias)
 
 
-def attention_in(func: Any, name: str, args: tuple, kwargs: dict, result: Any) -> AttentionSeen | None:
+def attention_in(op: Operation, result: Any) -> AttentionSeen | None:
     """What a torch function that just ran shows of attention, or None."""
-    if name == "scaled_dot_product_attention":
-        return _of_sdpa(sdpa_arguments(args, kwargs))
-    if name == "softmax" and isinstance(result, Tensor):
-        return _of_softmax(result, kwargs.get("dim", args[1] if len(args) > 1 else None))
+    if op.role == "attention":
+        return _of_sdpa(op.named())
+    if op.role == "softmax" and isinstance(result, Tensor):
+        return _of_softmax(result, op.named().get("dim"))
     return None
-
-
-def sdpa_arguments(args: tuple, kwargs: dict) -> dict[str, Any]:
-    """The arguments of scaled_dot_product_attention by name."""
-    return {**dict(zip(SDPA_ARGUMENTS, args, strict=False)), **kwargs}
 
 
 def _of_sdpa(call: dict[str, Any]) -> AttentionSeen | None:
@@ -92,58 +84,85 @@ def _of_softmax(P: Tensor, dim: int | None) -> AttentionSeen | None:
     return AttentionSeen(P.shape[-2], P.shape[-1], P=P) if P.shape[-1] == P.shape[-2] else None
 
 
-def is_mha(func: Any) -> bool:
-    return func is F.multi_head_attention_forward
+class SdpaCall:
+    """The parts of a call of scaled_dot_product_attention that are the model's own: its P, its mask, its dropout."""
+
+    def __init__(self, call: dict[str, Any]) -> None:
+        self.call = call
+
+    def probabilities(self, q: Tensor, k: Tensor, scale: float | None = None) -> Tensor:
+        """P (..., n, n) before dropout, zero for a query that sees nothing; scale None is the model's own."""
+        scale = self.call.get("scale") if scale is None else scale
+        scores = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
+        bias = self._bias(scores)
+        if bias is None:
+            return scores.softmax(-1)
+        scores = scores.masked_fill(~bias, -torch.inf) if bias.dtype == torch.bool else scores + bias
+        nothing = (scores == -torch.inf).all(-1, keepdim=True)
+        return scores.masked_fill(nothing, 0.0).softmax(-1).masked_fill(nothing, 0.0)
+
+    def visible(self, P: Tensor) -> Tensor:
+        """(..., n, n), True where a query may see a key: by the mask, because P may be zero for other reasons."""
+        bias = self._bias(P)
+        if bias is None:
+            return torch.ones(P.shape[-2:], dtype=torch.bool, device=P.device)
+        return bias if bias.dtype == torch.bool else within_reach(bias)
+
+    def dropout(self, P: Tensor) -> Tensor:
+        return torch.dropout(P, self.call.get("dropout_p") or 0.0, train=True)
+
+    def _bias(self, scores: Tensor) -> Tensor | None:
+        if self.call.get("is_causal"):
+            return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        return self.call.get("attn_mask")
 
 
-def mha_body(func: Any) -> Any:
-    """multi_head_attention_forward without its hand-over to function modes: a copy of the function, torch untouched.
+def within_reach(scores: Tensor) -> Tensor:
+    """Which keys a row of scores, mask included, leaves open: those not far below the best."""
+    return scores > scores.amax(-1, keepdim=True) - CLOSED
 
-    The hand-over is one test at its top; with that test answered "no", the calls inside reach the watch.
+
+def is_causal(seen: AttentionSeen, mask: Tensor | None = None) -> bool | None:
+    """Whether no token looks at those after it; None when there are no two tokens to tell.
+
+    mask (B, n): queries that are padding are left out.
     """
-    names = {**func.__globals__, "has_torch_function": lambda _: False}
-    body = types.FunctionType(func.__code__, names, func.__name__, func.__defaults__, func.__closure__)
-    body.__kwdefaults__ = func.__kwdefaults__
-    return body
+    if seen.causal:
+        return True
+    n = seen.queries
+    later = torch.ones(n, n, dtype=torch.bool).triu(1)
+    open_ = _open(seen)  # (..., n, n), True where a query sees a key
+    if open_ is None:
+        return False if mask is None or int(mask.sum(-1).max()) > 1 else None
+    ahead = open_.cpu() & later
+    if mask is not None and open_.ndim == 4 and open_.shape[0] in (1, mask.shape[0]):
+        both = (mask.unsqueeze(-1) & mask.unsqueeze(-2)).unsqueeze(1).cpu()  # (B, 1, n, n)
+        if not bool((both & later).any()):
+            return None
+        ahead = ahead & both
+    return not bool(ahead.any())
 
 
-@contextmanager
-def only_functions(mode: TorchFunctionMode) -> Iterator[None]:
-    """Enter a function mode again inside its own call, without what else it does on entering."""
-    TorchFunctionMode.__enter__(mode)
-    try:
-        yield
-    finally:
-        TorchFunctionMode.__exit__(mode, None, None, None)
+def _open(seen: AttentionSeen) -> Tensor | None:
+    if seen.P is not None:
+        return seen.P > 0
+    if seen.bias is None:
+        return None
+    return seen.bias if seen.bias.dtype == torch.bool else seen.bias > seen.bias.amax(-1, keepdim=True) - CLOSED
 
 
-@contextmanager
-def no_modes() -> Iterator[None]:
-    """Let a remedy compute for itself: its own sums and softmaxes are not the model's."""
-    held = []
-    try:
-        while torch._C._len_torch_function_stack():
-            held.append(torch._C._pop_torch_function_stack())
-        yield
-    finally:
-        for mode in reversed(held):
-            torch._C._push_on_torch_function_stack(mode)
-
-
-def drops(name: str, args: tuple, kwargs: dict) -> bool:
-    """Whether a call of dropout really drops something."""
-    if name == "scaled_dot_product_attention":
-        return bool(sdpa_arguments(args, kwargs).get("dropout_p"))
+def drops(op: Operation) -> bool:
+    """Whether a call of dropout, or of attention with dropout, really drops something."""
+    if op.role == "attention":
+        return bool(op.named().get("dropout_p"))
+    args, kwargs = op.args, op.kwargs
     p = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
     training = kwargs.get("training", kwargs.get("train", args[2] if len(args) > 2 else True))
     return bool(p) and bool(training)
 
 
-DROPOUTS = {"dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"}
-
-
-def without_dropout(name: str, func: Any, args: tuple, kwargs: dict) -> Any:
+def without_dropout(op: Operation) -> Any:
     """The result of a dropout or attention call as if dropout were off."""
-    if name in DROPOUTS:
-        return args[0] if args else kwargs["input"]
-    return func(**{**sdpa_arguments(args, kwargs), "dropout_p": 0.0})
+    if op.role == "dropout":
+        return op.args[0] if op.args else op.kwargs["input"]
+    return op.func(**{**op.named(), "dropout_p": 0.0})

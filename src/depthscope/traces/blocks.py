@@ -2,15 +2,16 @@
 
 import fnmatch
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from torch import nn
 
 from depthscope.errors import AttentionNotSeenError, BlocksNotFoundError
 from depthscope.registry import unknown
-from depthscope.traces.known import OWN, is_norm
+from depthscope.traces.installed import OWN
 from depthscope.traces.log import Call, Log, State
+from depthscope.traces.operations import is_norm
 
 _NUMBER = re.compile(r"\d+")
 
@@ -62,6 +63,12 @@ def candidates(model: nn.Module, blocks: str | Iterable[str] | None) -> set[str]
     }
 
 
+def uncalled_lists(model: nn.Module) -> list[str]:
+    """Entries of lists that are lists themselves, as in x-transformers: nobody calls them, but what is in them."""
+    lists = [path for path, module in model.named_modules() if isinstance(module, nn.ModuleList)]
+    return [path for path in lists if _NUMBER.search(path.rpartition(".")[2])]
+
+
 def _is_own_leaf(module: nn.Module) -> bool:
     """A module without children that keeps bare parameters and is not one of torch's own layers."""
     return not type(module).__module__.startswith("torch.nn") and any(p.ndim >= 2 for p in module.parameters())
@@ -75,7 +82,7 @@ def _chosen(model: nn.Module, patterns: list[str]) -> set[str]:
         matches = [p for p in paths if p.count(".") == pattern.count(".") and fnmatch.fnmatchcase(p, pattern)]
         if not matches:
             raise BlocksNotFoundError(
-                f"scan: blocks={pattern!r} must match modules of the model; "
+                f"blocks={pattern!r} must match modules of the model; "
                 + unknown("module", pattern, {template(p) for p in paths}).replace("is called", "matches")
             )
         chosen.update(matches)
@@ -87,20 +94,17 @@ def blocks_by_name(model: nn.Module, blocks: str | Iterable[str] | None) -> list
     if blocks is not None:
         return sorted(candidates(model, blocks), key=_natural)
     families: dict[str, list[str]] = {}
-    entries = {
-        p for p, m in model.named_modules() if isinstance(m, nn.ModuleList) and _NUMBER.search(p.rpartition(".")[2])
-    }
-    for path in sorted(candidates(model, None) | entries, key=_natural):
+    for path in sorted(candidates(model, None) | set(uncalled_lists(model)), key=_natural):
         families.setdefault(template(path), []).append(path)
     alike = {key: paths for key, paths in families.items() if len({type(model.get_submodule(p)) for p in paths}) == 1}
     outer = [k for k in alike if not any(k != other and k.startswith(other + ".") for other in alike)]
     if not outer:
-        raise BlocksNotFoundError(_none_found(Log(), model))
+        raise BlocksNotFoundError(none_found(model))
     most = max(len(alike[k]) for k in outer)
     largest = [k for k in outer if len(alike[k]) == most]
     if len(largest) > 1 and most > 1:
         raise BlocksNotFoundError(
-            f"fix_: the blocks must be one family of modules; {' and '.join(largest)} have {most} members each. "
+            f"the blocks must be one family of modules; {' and '.join(largest)} have {most} members each. "
             f'Pass blocks="{largest[0]}" for one of them.'
         )
     return alike[largest[0]]
@@ -112,7 +116,10 @@ def _natural(path: str) -> list[tuple[int, str]]:
 
 
 def find_blocks(log: Log, model: nn.Module, *, named: bool, need_attention: bool) -> Found:
-    """Choose the family with most attention, the outermost among equals; pair halves that come as separate entries."""
+    """Choose the family with most attention, the outermost among equals; pair halves that come as separate entries.
+
+    named: the candidates are the user's own choice.
+    """
     families: dict[str, list[Block]] = {}
     for call in sorted(log.calls, key=lambda c: c.entered):
         if _measured(call) and call.source.shape == call.result.shape:  # type: ignore[union-attr]
@@ -123,7 +130,7 @@ def find_blocks(log: Log, model: nn.Module, *, named: bool, need_attention: bool
         families[key] = entries
     families = {key: _outermost(blocks) for key, blocks in families.items()}
     if not families:
-        raise BlocksNotFoundError(_none_found(log, model))
+        raise BlocksNotFoundError(none_found(model))
 
     def attention_count(key: str) -> int:
         return sum(_has_attention(log, block) for block in families[key])
@@ -167,11 +174,8 @@ def _uncalled(log: Log, model: nn.Module) -> dict[str, list[Block]]:
 
     The state after an entry is the last token tensor that anything under it returned.
     """
-    entries = [
-        p for p, m in model.named_modules() if isinstance(m, nn.ModuleList) and _NUMBER.search(p.rpartition(".")[2])
-    ]
     families: dict[str, list[Block]] = {}
-    for path in entries:
+    for path in uncalled_lists(model):
         inside = path + "."
         seen = (*log.calls, *log.norms, *log.remedies)
         calls = [c for c in seen if c.path.startswith(inside) and _measured(c)]
@@ -207,7 +211,7 @@ def _paired(log: Log, entries: list[Block]) -> list[Block]:
 def _is_attention_alone(log: Log, entry: Block) -> bool:
     """After its attention the entry uses at most one more matrix: the output projection."""
     last = max(a.order for a in log.attentions if entry.holds(a.order))
-    return sum(entry.holds(order) and order > last for order, _ in log.weights) <= 1
+    return sum(entry.holds(order) and order > last for order in log.matrices) <= 1
 
 
 def _others(log: Log, best: str, families: dict[str, list[Block]], ranked: list[str]) -> list[str]:
@@ -225,15 +229,16 @@ def _others(log: Log, best: str, families: dict[str, list[Block]], ranked: list[
     return notes
 
 
-def _none_found(log: Log, model: nn.Module) -> str:
+def none_found(model: nn.Module, calls: Mapping[str, int] | None = None) -> str:
+    """What to say of a model without repeated blocks. calls: how often each module with children was called."""
     seen = sorted({template(p) for p, m in model.named_modules() if p and next(m.children(), None) is not None})
-    repeated = sorted((path for path, count in log.repeats.items() if count > 1), key=lambda path: path.count("."))
-    if repeated:
-        hint = f'{repeated[0]} was called {log.repeats[repeated[0]]} times: pass blocks="{repeated[0]}".'
+    repeated = sorted((path for path, count in (calls or {}).items() if count > 1), key=lambda path: path.count("."))
+    if calls and repeated:
+        hint = f'{repeated[0]} was called {calls[repeated[0]]} times: pass blocks="{repeated[0]}".'
     else:
         hint = 'Name them, for example blocks="encoder.layers.*", and give inputs with a batch axis, (B, n, d) inside.'
     return (
-        "scan: a model must have repeated blocks that take tokens (B, n, d) and return the same shape; none was seen "
+        "a model must have repeated blocks that take tokens (B, n, d) and return the same shape; none was seen "
         f"in {type(model).__name__}. Modules with children: {', '.join(seen[:12]) or 'none'}. {hint}"
     )
 
@@ -244,7 +249,7 @@ def _no_attention(log: Log, pattern: str, blocks: list[Block]) -> str:
         other = f" ({log.other_attention} calls between sequences, inside windows or over a memory were seen)"
         hint = " A model that was given a segment memory: scan without memory, or pass attention=False."
     return (
-        f"scan: self-attention must pass through scaled_dot_product_attention or a softmax of shape (n, n) to be seen; "
+        f"self-attention must pass through scaled_dot_product_attention or a softmax of shape (n, n) to be seen; "
         f"none was in {pattern} ({len(blocks)} blocks){other}. Pass attention=False to measure the states alone, or "
         'load the model with attn_implementation="eager".' + hint
     )

@@ -4,50 +4,32 @@ Tokens whose mean was removed leave mean pooling nothing, and the model trains a
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from depthscope.checks import rms, rounding_floor
 from depthscope.traces.blocks import Block
 from depthscope.traces.log import Log, Read, State
 
 
-def watch_reads(path: str, module: nn.Module, log: Log, tick: Callable[[], int]) -> list[Any]:
-    """A hook that logs how large the input of a module with weights is, or what the model (path "") returns.
+def given_to(path: str, values: Iterable[Any], tokens: tuple[int, ...], tick: Callable[[], int]) -> Read | None:
+    """How large the input of a module outside the blocks is, or what the model (path "") returns.
 
-    Only what is smaller than the tokens that the latest block gave is looked at: it may be pooled, and it costs next to
-    nothing. Which of these modules come after the last block is known when the model has run.
+    Only what is smaller than the tokens (shape) that the latest block gave is looked at: it may be pooled, and it costs
+    next to nothing. Which of these modules come after the last block is known when the model has run.
     """
-
-    def read(values: Iterable[Any]) -> None:
-        tokens = log.calls[-1].result if log.calls else None
-        if tokens is None:
-            return
-        with torch._C.DisableTorchFunction():
-            given = [v for v in values if isinstance(v, Tensor) and v.is_floating_point() and not v.is_nested]
-            if given and all(v.numel() < math.prod(tokens.shape) for v in given):
-                log.reads.append(Read(path, tick(), max(map(rms, given))))
-
-    def before(_: nn.Module, args: tuple, kwargs: dict) -> None:
-        read((*args, *kwargs.values()))
-
-    if not path:
-        return [module.register_forward_hook(lambda _, args, output: read(_parts(output)))]
-    has_weights = next(module.parameters(recurse=False), None) is not None
-    return [module.register_forward_pre_hook(before, with_kwargs=True)] if has_weights else []
-
-
-def _parts(output: Any) -> Iterable[Any]:
-    if isinstance(output, Mapping):
-        return output.values()
-    return output if isinstance(output, tuple | list) else (output,)
+    with torch._C.DisableTorchFunction():
+        given = [v for v in values if isinstance(v, Tensor) and v.is_floating_point() and not v.is_nested]
+        if given and all(v.numel() < math.prod(tokens) for v in given):
+            return Read(path, tick(), max(map(rms, given)))
+    return None
 
 
 def vanished(log: Log, last: Block) -> dict[str, float]:
-    """Who is given nothing after the last block: path ("" is the caller) -> RMS of its input over that of the tokens.
+    """Modules after the last block whose input has vanished: path ("" is the caller) -> its RMS over the tokens'.
 
     A norm on the way may make the tokens smaller by any factor, so the smallest tokens after the last block count. What
     later blocks read is left out: a decoder may start from zeros. What the model returns counts where no module with

@@ -24,19 +24,19 @@ def batches(model: nn.Module, inputs: Any, mask: Any = None) -> Iterator[Batch]:
     if isinstance(inputs, Tensor | tuple | Mapping):
         if mask is not None and not isinstance(mask, Tensor):
             raise MaskError(
-                f"scan: for one batch mask must be a tensor (B, n); got {type(mask).__name__}. "
+                f"for one batch mask must be a tensor (B, n); got {type(mask).__name__}. "
                 "Give 1 for a token and 0 for padding."
             )
         yield _batch(model, inputs, mask)
         return
     if not isinstance(inputs, Iterable) or isinstance(inputs, str | bytes):
         raise UsageError(
-            "scan: inputs must be a tensor, a tuple of positional arguments, a mapping of keyword arguments or an "
+            "inputs must be a tensor, a tuple of positional arguments, a mapping of keyword arguments or an "
             f"iterable of those; got {type(inputs).__name__}. Call your tokenizer first if this is text."
         )
     if mask is not None and (isinstance(mask, Tensor) or not isinstance(mask, Iterable)):
         raise MaskError(
-            "scan: inputs is an iterable of batches, so mask must be an iterable of masks; got one mask. "
+            "inputs is an iterable of batches, so mask must be an iterable of masks; got one mask. "
             "Give one for each batch."
         )
     masks = iter(mask) if mask is not None else None
@@ -44,22 +44,20 @@ def batches(model: nn.Module, inputs: Any, mask: Any = None) -> Iterator[Batch]:
     for item in inputs:
         if not isinstance(item, Tensor | tuple | list | Mapping):
             raise UsageError(
-                f"scan: every batch must be a tensor, a tuple or a mapping; batch {count} is {type(item).__name__}. "
+                f"every batch must be a tensor, a tuple or a mapping; batch {count} is {type(item).__name__}. "
                 "Wrap your batches so that they can be passed to the model."
             )
         own = None
         if masks is not None:
             own = next(masks, None)
             if own is None:
-                raise MaskError(
-                    f"scan: there must be one mask for each batch; the masks ended at batch {count}. Give more."
-                )
+                raise MaskError(f"there must be one mask for each batch; the masks ended at batch {count}. Give more.")
         yield _batch(model, tuple(item) if isinstance(item, list) else item, own)
         count += 1
     if masks is not None and next(masks, None) is not None:
-        raise MaskError(f"scan: there must be one mask for each batch; got more than {count}. Give as many as batches.")
+        raise MaskError(f"there must be one mask for each batch; got more than {count}. Give as many as batches.")
     if count == 0:
-        raise UsageError("scan: inputs must hold at least one batch; got an empty iterable. Is the generator used up?")
+        raise UsageError("inputs must hold at least one batch; got an empty iterable. Is the generator used up?")
 
 
 def _batch(model: nn.Module, item: Tensor | tuple | Mapping, mask: Tensor | None) -> Batch:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from depthscope.traces.tokens import Frames
+from depthscope.traces.token_axis import Frames
 
 
 @dataclass(eq=False)
@@ -39,6 +39,7 @@ class Add:
     operands: list[tuple[State | None, float]]
     result: State
     bias: float = 0.0  # |b|^2 of the bias that was added last before this sum
+    joint: bool = False  # attention and something else were mixed before they came here
 
 
 @dataclass(eq=False)
@@ -69,9 +70,8 @@ class Log:
     remedies: list[Call] = field(default_factory=list)  # tokens before and after, as fix_ tells it
     adds: list[Add] = field(default_factory=list)
     attentions: list[Attention] = field(default_factory=list)
-    weights: list[tuple[int, str]] = field(default_factory=list)  # calls of leaves that hold a matrix
+    matrices: list[int] = field(default_factory=list)  # when tokens were multiplied by weights
     reads: list[Read] = field(default_factory=list)
-    repeats: dict[str, int] = field(default_factory=dict)  # how often each module with children was called
     frames: Frames = field(default_factory=Frames)
     other_attention: int = 0  # attention between sequences, or inside windows
     dropout: bool = False

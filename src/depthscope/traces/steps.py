@@ -37,11 +37,13 @@ def dissect(log: Log, block: Block) -> Anatomy:
     norms = [c for c in norms if c.source is not c.result]  # one that gives back its input was taken out
     stream, placements, scales = block.source, [], []
     steps: list[Step] = []
-    since = block.start
+    aside: list[State] = []  # sums without the stream
+    since, joint = block.start, False
     visible = _attends(log, block.start, block.end)  # without it no branch can be called a feed-forward network
     for add in adds:
         operand = _operand(add, stream, [*norms, *remedies])
         if operand is None:
+            aside.append(add.result)
             continue
         way, scale, branch = operand
         kind = "attention" if _attends(log, since, add.order) else "ffn" if visible else "branch"
@@ -50,6 +52,7 @@ def dissect(log: Log, block: Block) -> Anatomy:
         placements.append(_placement(kept, branch, add, norms, remedies))
         steps.append(Step(name, kept, add.result, add.bias))
         scales.append(scale)
+        joint |= add.joint or any(branch is state for state in aside)
         stream, since = add.result, add.order
     if block.result is not stream:
         if not steps:
@@ -60,7 +63,7 @@ def dissect(log: Log, block: Block) -> Anatomy:
         stream = _walk(last, stream, norms, steps)
         if block.result is not stream:
             steps.append(Step("other", stream, block.result))
-    if len(placements) == 1 and steps[0].name == "attention" and _ffn_inside(log, block, since):
+    if len(placements) == 1 and steps[0].name == "attention" and (joint or _ffn_inside(log, block, since)):
         steps = [
             Step("attention and ffn" if s.name == "attention" else s.name, s.source, s.result, s.bias) for s in steps
         ]
@@ -137,7 +140,7 @@ def _attends(log: Log, start: int, end: int) -> bool:
 def _ffn_inside(log: Log, block: Block, end: int) -> bool:
     """Whether a network follows attention before the sum at `end`, which then joins both."""
     last = max((a.order for a in log.attentions if block.holds(a.order)), default=block.end)
-    return sum(last < order < end for order, _ in log.weights) >= 3
+    return sum(last < order < end for order in log.matrices) >= 3
 
 
 def _unused(name: str, steps: list[Step]) -> str:

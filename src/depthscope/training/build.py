@@ -10,7 +10,7 @@ from torch import nn
 
 from depthscope.errors import UnknownNameError, UsageError
 from depthscope.registry import TABLES, lookup, unknown
-from depthscope.remedies._fix import CAUSAL, Fix, fix_
+from depthscope.remedies.fix import CAUSAL, Fix, fix_
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch import nn
 
 from depthscope.errors import MissingExtraError, UnknownNameError, UsageError
 from depthscope.registry import unknown
-from depthscope.traces.known import OWN
+from depthscope.traces.installed import OWN
 from depthscope.training.recipe import Recipe
 
 WAYS = ("ddp", "fsdp")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.models.segment_memory import SegmentMemory
-from depthscope.traces.known import OWN
+from depthscope.traces.installed import OWN
 from depthscope.training.batches import rows_of, seeded, share
 from depthscope.training.data.task import Task
 from depthscope.training.parallel import prepared

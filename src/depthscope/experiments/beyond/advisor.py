@@ -17,8 +17,8 @@ from depthscope.forecasts.advice import FLOOR
 from depthscope.forecasts.advise import advise
 from depthscope.models.design import Design
 from depthscope.models.transformer import Transformer
-from depthscope.remedies._fix import fix_
 from depthscope.remedies.de_escalate import DeEscalate
+from depthscope.remedies.fix import fix_
 from depthscope.scans.scan import scan
 
 WIRINGS = ("post_norm", "post_norm", "post_norm", "pre_norm", "depth_scaled", "b2t", "sandwich", "sub_ln", "deep_norm")

@@ -22,8 +22,8 @@ from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.metrics import delta
 from depthscope.models.transformer import classic
-from depthscope.remedies._fix import fix_
 from depthscope.remedies.de_escalate import DeEscalate
+from depthscope.remedies.fix import fix_
 from depthscope.scans.record import Scan
 from depthscope.scans.scan import scan
 

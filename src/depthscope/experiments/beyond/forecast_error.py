@@ -19,8 +19,8 @@ from depthscope.experiments.progress import track
 from depthscope.forecasts.forecast import forecast
 from depthscope.models.design import Design
 from depthscope.models.transformer import Transformer
-from depthscope.remedies._fix import fix_
 from depthscope.remedies.de_escalate import DeEscalate
+from depthscope.remedies.fix import fix_
 from depthscope.scans.scan import scan
 
 WIRINGS = (

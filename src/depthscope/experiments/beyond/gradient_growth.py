@@ -24,8 +24,8 @@ from depthscope.experiments.progress import track
 from depthscope.forecasts.gradients import gains_of_design, growth_of_design
 from depthscope.models.design import Design
 from depthscope.models.transformer import Transformer
-from depthscope.remedies._fix import fix_
 from depthscope.remedies.de_escalate import DeEscalate
+from depthscope.remedies.fix import fix_
 from depthscope.scans.scan import scan
 from depthscope.theory.backward import growth_of_diverse_tokens
 from depthscope.theory.depth import critical_tau

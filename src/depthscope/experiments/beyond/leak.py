@@ -17,8 +17,8 @@ from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.models.transformer import classic
-from depthscope.remedies._fix import fix_
 from depthscope.remedies.de_escalate import DeEscalate
+from depthscope.remedies.fix import fix_
 
 FORMS = ("none", "sink", "prefix", "past", "full")
 SYMBOLS = 8

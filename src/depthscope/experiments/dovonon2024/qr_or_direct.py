@@ -21,7 +21,7 @@ from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.experiments.races import draw_accuracies
 from depthscope.models.vit import vit
-from depthscope.remedies._fix import fix_
+from depthscope.remedies.fix import fix_
 from depthscope.remedies.spectral_h import SpectralH
 from depthscope.training.build import Build
 from depthscope.training.recipe import Recipe

@@ -1,0 +1,47 @@
+"""Compiled code does not look at hooks that came later: while a change is in place, the model runs eagerly."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+
+@contextmanager
+def eager_calls(model: nn.Module, wrappers: list[nn.Module]) -> Iterator[None]:
+    """Let every call of a model that torch.compile has wrapped, or compiled in place, run its own Python."""
+    outer = [w for w in wrappers if _is_compiled(w)]
+    inner = [m for m in model.modules() if _is_compiled(m)]
+    in_place = [m for m in model.modules() if getattr(m, "_compiled_call_impl", None) is not None]
+    kept = [m._compiled_call_impl for m in in_place]
+    with ExitStack() as stack:
+        for module in outer or ([model] if inner else []):
+            for handle in _stance_around(module):
+                stack.callback(handle.remove)
+        for module, call in zip(in_place, kept, strict=True):
+            module._compiled_call_impl = None
+            stack.callback(setattr, module, "_compiled_call_impl", call)
+        yield
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return isinstance(getattr(module, "_orig_mod", None), nn.Module)
+
+
+def _stance_around(module: nn.Module) -> list[Any]:
+    """Hooks that make torch.compile stand aside for the time of a call."""
+    stances: list[Any] = []
+
+    def before(*_: Any) -> None:
+        stances.append(torch.compiler.set_stance("force_eager"))
+        stances[-1].__enter__()
+
+    def after(*_: Any) -> None:
+        if stances:
+            stances.pop().__exit__(None, None, None)
+
+    return [
+        module.register_forward_pre_hook(before, prepend=True),
+        module.register_forward_hook(after, always_call=True),
+    ]

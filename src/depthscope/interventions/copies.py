@@ -1,0 +1,58 @@
+"""A remedy that learns has a copy of itself at every place, kept in the model where optimizers and checkpoints look."""
+
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from torch import nn
+
+from depthscope.errors import UsageError
+from depthscope.traces.installed import OWN
+
+
+class Copies:
+    """The remedy in use at each place: one for all where it holds no numbers of its own, else a copy for each.
+
+    Copies are a child of the model called depthscope_<remedy>_<site>, so that model.parameters(), state_dict(), to()
+    and train() reach them; without parameters no key is added.
+    """
+
+    def __init__(self, model: nn.Module, remedy: nn.Module, at: str, places: Iterable[str], *, apart: bool) -> None:
+        self.model, self.one = model, remedy
+        self._name, self._own = f"{OWN}{type(remedy).__name__.lower()}_{at}", nn.ModuleDict()
+        if not apart and next(remedy.parameters(), None) is None:
+            return
+        if hasattr(model, self._name):
+            raise UsageError(
+                f"a model can hold one {type(remedy).__name__} of its own at {at}; it has one. "
+                "Undo the other fix first."
+            )
+        if isinstance(model, nn.Sequential | nn.ModuleList | nn.ModuleDict):
+            raise UsageError(
+                f"{remedy} is kept in the model as a child, which {type(model).__name__} would take for a layer. "
+                "Hold the layers in a module of your own with a forward of its own."
+            )
+        self._own.update({_key(place): copy.deepcopy(remedy) for place in places})
+        near = next(model.parameters(), None)
+        self._own.to(device=near.device if near is not None else None, dtype=near.dtype if near is not None else None)
+        model.add_module(self._name, self._own.train(model.training))
+
+    def __getitem__(self, place: str) -> Any:
+        return self._own[_key(place)] if self._own else self.one
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._own.values() if self._own else [self.one])
+
+    def become(self, form: Callable[[Any], nn.Module]) -> None:
+        """Put form(remedy) in the place of every remedy."""
+        self.one = form(self.one)
+        self._own.update({key: form(remedy) for key, remedy in self._own.items()})
+
+    def remove(self) -> None:
+        """Take the copies out of the model."""
+        if self._own and getattr(self.model, self._name, None) is self._own:
+            delattr(self.model, self._name)
+
+
+def _key(place: str) -> str:
+    return place.replace(".", "_")  # a module's name has no dots

@@ -1,0 +1,199 @@
+"""A change in place: what fix_ and without_ return. It acts in every forward pass and can be undone."""
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from depthscope.errors import DepthscopeError, HookError, UsageError, name_caller
+from depthscope.interventions.compiled import eager_calls
+from depthscope.interventions.passes import Pass, slow_path
+from depthscope.interventions.sites import Site
+from depthscope.traces.entry import Entry, run_model
+from depthscope.traces.inputs import padding_in
+from depthscope.traces.survey import Span, Survey, survey
+
+
+class Handle:
+    """A change of all blocks of a model. A context manager; undo() takes it out and the model computes as before."""
+
+    called: str  # by users, in what is said to them
+    at: str
+
+    def __init__(self, entry: Entry, blocks: list[str]) -> None:
+        self.model, self.blocks, self.notes = entry.model, blocks, list(entry.notes)
+        self.fired, self.looking = 0, False
+        self.on_change: Callable[[Tensor, Tensor], None] | None = None  # told of tokens before and after, by a scan
+        self._survey: Survey | None = None
+        self._site: Site | None = None
+        self._pass: Pass | None = None  # the one that is running
+        self._undo = ExitStack()
+        for handle in (
+            self.model.register_forward_pre_hook(self.marked(self._start), with_kwargs=True),
+            self.model.register_forward_hook(self.marked(self._end), with_kwargs=True, always_call=True),
+        ):
+            self._undo.callback(handle.remove)
+        self._undo.enter_context(eager_calls(self.model, entry.wrappers))
+
+    # what kinds of change are asked
+
+    @property
+    def is_off(self) -> bool:
+        """Whether it does nothing, for certain."""
+        return False
+
+    def accept(self, found: Survey) -> None:
+        """The model was surveyed: refuse it, or adapt to it."""
+
+    def site(self, spans: list[Span]) -> Site:
+        """The way in which it meets the blocks."""
+        raise NotImplementedError
+
+    def opened(self, args: tuple, kwargs: dict) -> Pass:
+        """What is known of a pass when it begins."""
+        self.prepare(args, kwargs)
+        return Pass()
+
+    def ended(self, done: Pass, output: Any) -> None:
+        """A pass has ended well."""
+
+    def unmet(self, idle: list[str]) -> str:
+        """What to say when it did not act in these blocks."""
+        raise NotImplementedError
+
+    # for users
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.undo()
+
+    def undo(self) -> None:
+        """Take the change out."""
+        self._undo.close()
+        self._close()
+        if self._site is not None:
+            self._site.remove()
+
+    def marked(self, hook: Callable[..., Any]) -> Callable[..., Any]:
+        """A hook that a scan can recognise, and that names who was called in what it raises."""
+
+        def call(*args: Any) -> Any:
+            try:
+                return hook(*args)
+            except DepthscopeError as error:
+                name_caller(error, self.called)
+                raise
+
+        call.depthscope_fix = self  # type: ignore[attr-defined]
+        return call
+
+    # before the first pass
+
+    def prepare(self, args: tuple, kwargs: dict) -> None:
+        """Survey the model once: which blocks run, which axis holds the tokens, is it causal?"""
+        if self._survey is not None:
+            return
+        self.looking = True
+        try:
+            with slow_path():
+                mask = padding_in(self.model, args, kwargs, self.blocks)
+                found = run_model(self.model, lambda: survey(self.model, self.blocks, args, kwargs, mask))
+        finally:
+            self.looking = False
+        if found.missing:
+            raise HookError(
+                f"every block must run on tokens (B, n, d) when {type(self.model).__name__} is called; "
+                f"{', '.join(found.missing[:3])} did not. Pass blocks= with modules that are called, and a batch axis."
+            )
+        self.accept(found)
+        self._site = self.site(found.spans)
+        self._site.see(args, kwargs)
+        self._survey = found  # last, so that a pass after a refusal is refused again
+
+    @property
+    def time_first(self) -> bool:
+        """Whether tokens are (n, B, d)."""
+        return self._survey is not None and self._survey.axis == 0
+
+    # one forward pass
+
+    def _start(self, model: nn.Module, args: tuple, kwargs: dict) -> None:
+        if self.looking:
+            return
+        if model is not self.model:
+            raise UsageError(
+                f"{self} belongs to another model, of which this {type(model).__name__} is a copy. "
+                f"Take the hooks off by copying the plain model, and call {self.called} on the copy."
+            )
+        self._refuse_second_pass()
+        self._pass = self.opened(args, kwargs)
+        if not self.is_off:
+            self._pass.paths.enter_context(slow_path())
+            self._site.begin()  # type: ignore[union-attr]
+
+    def _refuse_second_pass(self) -> None:
+        if self._pass is None:
+            return
+        if self._pass.thread == threading.get_ident():
+            self._close()  # of a pass that was interrupted
+        raise UsageError(
+            f"one forward pass must end before the next; {self} was still in one. Where the last was interrupted, run "
+            "again; threads need a copy of the model each; a model may not call itself."
+        )
+
+    def _end(self, _: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+        if self.looking or self._pass is None:
+            return
+        done = self._close()
+        if output is None or self.is_off:  # the pass failed, or there is nothing to check
+            return
+        self.ended(done, output)
+        idle = sorted(done.entered - done.fired)
+        if idle or not done.entered:
+            raise HookError(self.unmet(idle))
+
+    def _close(self) -> Pass:
+        """End the pass: everything as before it."""
+        done, self._pass = self._pass or Pass(), None
+        if self._site is not None:
+            self._site.end()
+        done.paths.close()
+        return done
+
+    # what a site tells
+
+    def enters(self, block: str) -> None:
+        """A block begins to run."""
+        if self._pass is not None:
+            self._pass.entered.add(block)
+        elif torch._C._current_graph_task_id() == -1 or not self.may_run_again:
+            raise HookError(
+                f"{self} acts while {type(self.model).__name__} is called; {block} ran by itself. Fix the module that "
+                "you call (an encoder, for example); checkpoints that run a block again need block_in or block_out, "
+                "and no padding."
+            )
+
+    @property
+    def may_run_again(self) -> bool:
+        """Whether a block may run by itself in the backward pass, as activation checkpoints do."""
+        return False
+
+    def fires(self, block: str) -> None:
+        """The change acts in a block."""
+        self.fired += 1
+        if self._pass is not None:
+            self._pass.fired.add(block)
+
+    def fails(self, block: str) -> None:
+        """The change could not act in a block."""
+        if self._pass is not None:
+            self._pass.fired.discard(block)
+
+    def fixed(self, block: str, tokens: Tensor) -> Tensor:
+        """What the change makes of the tokens at its site, in the model's own order of axes."""
+        raise NotImplementedError

@@ -1,0 +1,175 @@
+"""What running means must know of tokens that attention remembers, in a key-value cache or in a segment memory.
+
+A cache holds all earlier tokens: their sums are kept here as long as it lives, and generation goes on where it stopped.
+A segment memory (models.SegmentMemory) holds a window: the summands of its tokens are kept in it, in `means`.
+"""
+
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain, count
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from depthscope.errors import UsageError
+from depthscope.interventions.means import Running
+from depthscope.traces.installed import fixes_in
+
+Sums = list[list[Running]]  # of one sequence: for every call of a remedy in a forward pass, its running sums
+NAMES = ("past_key_values", "cache")  # how models call a cache among their arguments
+
+
+class _Kept(NamedTuple):
+    sums: Sums
+    keys: Any  # a weak reference to the first layer's keys as the pass left them
+
+
+class Memory:
+    """The sums of every sequence that is being generated; name is what a fix calls its means in a segment memory.
+
+    shared: whether the sequences are shared by a group of processes.
+    """
+
+    def __init__(self, name: str, blocks: int, shared: bool) -> None:
+        self.name, self.blocks, self.shared = name, blocks, shared
+        self._kept: weakref.WeakKeyDictionary[Any, _Kept] = weakref.WeakKeyDictionary()
+
+    def recall(self, given: tuple, arguments: Mapping[str, Any], remedy: Any) -> Sums | None:
+        """The sums of the tokens in the cache or memory among the arguments of a pass; None when there are none.
+
+        given: all arguments; a wrapper's *args have no names. arguments: those that have one.
+        """
+        if any(getattr(recall, "keep", 0) for value in given if isinstance(value, list) for recall in value):
+            raise UsageError(
+                f"{remedy} must count the tokens in the segment memory, which the language model holds and not "
+                "its stack of blocks. Call fix_ on the language model."
+            )
+        segments = segments_in(given)
+        if segments is not None:
+            return self._of_segments(segments, remedy)
+        cache = cache_in(arguments)
+        if cache is None or (_is_cache(cache) and not tokens_in(arguments)):
+            return None
+        kept = self._kept.get(cache) if _is_cache(cache) else None
+        if kept is None or not any(kept.sums):
+            raise UsageError(
+                f"{remedy} must see the whole sequence; a part of it is in a key-value cache"
+                f"{'' if kept else ' that was filled without it'}. Pass use_cache=False."
+            )
+        if kept.keys() is not _keys(cache):  # by identity: every change but an update makes new keys
+            raise UsageError(
+                f"{remedy} keeps sums beside the key-value cache; the cache was reordered, cropped or moved "
+                "since (beam search, assisted generation). Pass use_cache=False, or generate without beams."
+            )
+        return kept.sums
+
+    def _of_segments(self, memory: Any, remedy: Any) -> Sums:
+        self._refuse_sharing()
+        if getattr(remedy, "whole", True) or remedy.at == "attn":
+            raise UsageError(
+                f"{remedy} must see the whole sequence; a part of it is in the segment memory. Set model.memory = 0."
+            )
+        calls = memory.means.get(self.name)
+        if calls is None or len(calls) not in (0, self.blocks):
+            raise UsageError(
+                f"{remedy} must count the tokens in the segment memory, which was filled "
+                f"{'without it' if calls is None else 'with it in other blocks'}. Start anew with memory=None."
+            )
+        return [[Running.over(tokens) for tokens in call] for call in calls or [[]] * self.blocks]
+
+    def _refuse_sharing(self) -> None:
+        if self.shared:
+            raise UsageError(
+                "the sequences that a group shares must be in the group with all their tokens; some are in a "
+                "segment memory. Set model.memory = 0, or leave group= out."
+            )
+
+    @contextmanager
+    def taken(self, given: tuple) -> Iterator[None]:
+        """For the time of a pass, tell the segment memory among its arguments that this fix is there."""
+        memory = segments_in(given)
+        names = set() if memory is None else memory.taken
+        names.add(self.name)
+        try:
+            yield
+        finally:
+            names.discard(self.name)
+
+    def keep(self, arguments: Mapping[str, Any], output: Any, sums: Sums) -> None:
+        """Remember the sums after a pass whose tokens went into a cache or memory, given or made by the model."""
+        parts = output if isinstance(output, tuple) else (getattr(output, "past_key_values", None),)
+        for memory in filter(is_segment_memory, parts):
+            self._refuse_sharing()
+            memory.means[self.name] = [[_summands(mean, memory) for mean in call] for call in sums]
+        cache = next((c for c in (arguments.get("past_key_values"), *parts) if _is_cache(c)), None)
+        keys = None if cache is None else _keys(cache)
+        if keys is not None:
+            self._kept[cache] = _Kept(sums, weakref.ref(keys))
+
+
+def cache_in(arguments: Mapping[str, Any]) -> Any:
+    """The cache among the arguments of a pass, or None."""
+    return next((arguments[name] for name in NAMES if arguments.get(name) is not None), None)
+
+
+def tokens_in(arguments: Mapping[str, Any]) -> int:
+    """How many tokens the cache among the arguments holds."""
+    cache = cache_in(arguments)
+    return int(cache.get_seq_length()) if _is_cache(cache) else 0
+
+
+def name_in(model: nn.Module, remedy: str, at: str) -> str:
+    """What a new fix calls its means in a segment memory: the same again when a model is built and fixed anew."""
+    memories = [fix.memory for fix in fixes_in(model) if hasattr(fix, "memory")]
+    taken, name = {memory.name for memory in memories}, f"{remedy}@{at}"
+    return next(n for n in chain([name], (f"{name}#{i}" for i in count(2))) if n not in taken)
+
+
+def most_remembered(model: nn.Module) -> int:
+    """The most tokens that any part of a model may keep in a segment memory: the largest number called `memory`.
+
+    A bound. The model may be wrapped, and a wrapper may call something else so; `keep` cuts to what came back.
+    """
+    owners = (m for m in model.modules() if "memory" in vars(m) or hasattr(type(m), "memory"))
+    return max((m.memory for m in owners if isinstance(m.memory, int)), default=0)
+
+
+def _summands(mean: Running, memory: Any) -> Tensor:
+    """The summands (B, M, w) of a mean for the tokens that the memory holds."""
+    if mean.tokens is None or len(mean.tokens) != memory.batch or mean.tokens.shape[-2] < memory.length:
+        got = "none" if mean.tokens is None else f"{len(mean.tokens)} x {mean.tokens.shape[-2]}"
+        raise UsageError(
+            f"means must be over the {memory.batch} x {memory.length} tokens of the segment memory that "
+            f"the model returned; the remedy saw {got}. Keep the most tokens to remember as a number `memory` of the "
+            "module that makes it, or set it to 0."
+        )
+    tokens = mean.tokens[:, mean.tokens.shape[-2] - memory.length :]
+    return tokens if tokens.shape == mean.tokens.shape else tokens.clone()
+
+
+def segments_in(given: tuple) -> Any:
+    """The segment memory among the arguments of a pass, or None."""
+    return next(filter(is_segment_memory, given), None)
+
+
+def is_segment_memory(value: Any) -> bool:
+    """Whether this is a models.SegmentMemory, which cannot be imported from here."""
+    return hasattr(value, "means") and hasattr(value, "length")
+
+
+def without_segments(args: tuple, kwargs: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    """The arguments of a pass at the start of a text, where there are as many queries as keys."""
+    given = {name: None if is_segment_memory(value) else value for name, value in kwargs.items()}
+    return tuple(None if is_segment_memory(value) else value for value in args), given
+
+
+def _is_cache(value: Any) -> bool:
+    """Whether this is a key-value cache of transformers."""
+    return hasattr(value, "get_seq_length")
+
+
+def _keys(cache: Any) -> Any:
+    own = getattr(cache, "self_attention_cache", cache)  # of an encoder-decoder's two
+    layers = getattr(own, "layers", None)
+    return getattr(layers[0], "keys", None) if layers else None

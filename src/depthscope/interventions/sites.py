@@ -1,0 +1,179 @@
+"""The ways in which a change meets a running model: at the ends of its blocks, or inside them.
+
+Every way is a class with begin() and end() around a forward pass and remove() for good. `meets` is the handle, which
+counts, and lets the change act on tokens.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from depthscope.errors import HookError, UsageError
+from depthscope.traces.events import Passage, StreamListener
+from depthscope.traces.follower import INNER, following
+from depthscope.traces.survey import Span
+from depthscope.traces.tokens import first_tokens, tokens_out
+
+
+class Meets(Protocol):
+    """What a site needs of the handle."""
+
+    model: nn.Module
+    at: str
+    looking: bool
+
+    def enters(self, block: str) -> None: ...
+
+    def fires(self, block: str) -> None: ...
+
+    def fixed(self, block: str, tokens: Tensor) -> Tensor: ...
+
+    def marked(self, hook: Callable[..., Any]) -> Callable[..., Any]: ...
+
+
+class Site:
+    """Hooks that tell the handle which blocks run, and nothing to do around a pass."""
+
+    def __init__(self, meets: Any, spans: list[Span]) -> None:
+        self.meets, self.spans = meets, spans
+        self.handles: list[Any] = []
+        for span in dict.fromkeys(spans):
+            entry = meets.model.get_submodule(span.entry)
+            self.handles.append(entry.register_forward_pre_hook(meets.marked(self._entered(span.block))))
+
+    def _entered(self, block: str) -> Callable[..., None]:
+        def hook(*_: Any) -> None:
+            if not self.meets.looking:
+                self.meets.enters(block)
+
+        return hook
+
+    def see(self, args: tuple, kwargs: dict) -> None:
+        """Called once, with the arguments of the first pass, before it begins."""
+
+    def begin(self) -> None:
+        """A forward pass begins."""
+
+    def end(self) -> None:
+        """A forward pass has ended, or failed."""
+
+    def sites_met(self) -> list[str]:
+        """Where a change can act in these blocks, as far as is known."""
+        return [self.meets.at]
+
+    def remove(self) -> None:
+        for handle in self.handles:
+            handle.remove()
+        self.handles.clear()
+
+
+class AtEnds(Site):
+    """block_in and block_out: hooks on the modules by which tokens enter and leave a block."""
+
+    def __init__(self, meets: Any, spans: list[Span]) -> None:
+        super().__init__(meets, spans)
+        for span in dict.fromkeys(spans):
+            if meets.at == "block_in":
+                hook = meets.marked(self._before(span.block))
+                module = meets.model.get_submodule(span.entry)
+                self.handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+            else:
+                hook = meets.marked(self._after(span.block))
+                module = meets.model.get_submodule(span.exit)
+                self.handles.append(module.register_forward_hook(hook, with_kwargs=True))
+
+    def _before(self, block: str) -> Callable[..., Any]:
+        def hook(_: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+            if self.meets.looking:
+                return None
+            swap = self._swap(block, first_tokens(args, kwargs))
+            return tuple(map(swap, args)), {name: swap(value) for name, value in kwargs.items()}
+
+        return hook
+
+    def _after(self, block: str) -> Callable[..., Any]:
+        def hook(_: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
+            if self.meets.looking:
+                return None
+            source = first_tokens(args, kwargs)
+            swap = self._swap(block, tokens_out(output, tuple(source.shape)) if source is not None else None)
+            if isinstance(output, Tensor):
+                return swap(output)
+            if type(output) in (tuple, list):
+                return type(output)(map(swap, output))
+            raise HookError(
+                f"a block must return a tensor or a tuple for block_out; got {type(output).__name__}. "
+                "Use at='block_in'."
+            )
+
+        return hook
+
+    def _swap(self, block: str, tokens: Tensor | None) -> Callable[[Any], Any]:
+        """A function that puts the changed tokens in the place of the tokens, wherever they are."""
+        if tokens is None:
+            raise HookError(
+                f"a block must take and return tokens (B, n, d) for {self.meets}; it has none. Pass blocks=."
+            )
+        fixed = self.meets.fixed(block, tokens)
+        return lambda value: fixed if value is tokens else value
+
+
+class AroundPass(Site):
+    """A site that watches every block for the time of a pass."""
+
+    def __init__(self, meets: Any, spans: list[Span]) -> None:
+        super().__init__(meets, spans)
+        self.watcher: Any = None
+
+    def listener(self) -> StreamListener:
+        """What listens to the blocks."""
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        refuse_checkpointing(self.meets)
+        self.watcher = following(self.meets.model, self.spans, self.listener())
+        self.watcher.__enter__()
+
+    def end(self) -> None:
+        if self.watcher is not None:
+            watcher, self.watcher = self.watcher, None
+            watcher.__exit__(None, None, None)
+
+
+class Inside(AroundPass):
+    """attn_in, sa_out, sa_sum, ffn_in, ffn_sum: the residual stream is followed through every block."""
+
+    def __init__(self, meets: Any, spans: list[Span]) -> None:
+        super().__init__(meets, spans)
+        self.met: set[str] = set()
+
+    def listener(self) -> StreamListener:
+        return _AtSite(self.meets, self.met)
+
+    def sites_met(self) -> list[str]:
+        return ["block_in", *(site for site in INNER if site in self.met), "block_out"]
+
+
+class _AtSite(StreamListener):
+    def __init__(self, meets: Meets, met: set[str]) -> None:
+        self.meets, self.met = meets, met
+
+    def site(self, now: Passage, name: str, tokens: Tensor) -> Tensor:
+        self.met.add(name)
+        return self.meets.fixed(now.block, tokens) if name == self.meets.at else tokens
+
+
+def refuse_checkpointing(meets: Any) -> None:
+    """Activations that are computed again in the backward pass would be computed without the change."""
+    modules = meets.model.modules()
+    if (
+        torch.is_grad_enabled()
+        and meets.model.training
+        and any(getattr(m, "gradient_checkpointing", 0) for m in modules)
+    ):
+        raise UsageError(
+            f"{meets} must be there in the backward pass too; with gradient checkpointing blocks run again without it. "
+            "Use at='block_out' where fix_ can, or turn checkpointing off."
+        )

@@ -1,0 +1,198 @@
+"""fix_: a remedy put into a model at a named site, in place and undoable."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from depthscope.errors import CausalLeakError, UnknownNameError, UsageError, said_by
+from depthscope.interventions.handle import Handle
+from depthscope.interventions.memory import Memory, most_remembered, name_in, tokens_in, without_segments
+from depthscope.interventions.passes import Pass
+from depthscope.interventions.sites import Site
+from depthscope.registry import unknown
+from depthscope.remedies.attention_remedy import AttentionRemedy
+from depthscope.remedies.described import rebuilt
+from depthscope.remedies.placement import settled
+from depthscope.remedies.remedy import Remedy
+from depthscope.remedies.sites import site_of
+from depthscope.remedies.value_remedy import ValueRemedy
+from depthscope.remedies.weight_remedy import WeightRemedy
+from depthscope.traces.entry import Entry, enter
+from depthscope.traces.inputs import named_arguments, padding_in
+from depthscope.traces.survey import Span, Survey
+from depthscope.traces.watcher import unwatched
+
+TOKEN_SITES = ("block_in", "attn_in", "sa_out", "sa_sum", "ffn_in", "ffn_sum", "block_out")
+# sites that only one kind of remedy can act at
+KINDS = {"attn": AttentionRemedy, "weights": WeightRemedy, "values": ValueRemedy}
+SITES = (*TOKEN_SITES, *KINDS)
+CAUSAL = ("auto", "yes", "no", "leak")
+
+
+class Fix(Handle):
+    """A remedy in place. A context manager; undo() takes it out again and the model computes as before."""
+
+    called = "fix_"
+
+    def __init__(self, entry: Entry, remedy: nn.Module, at: str, blocks: list[str], causal: str, group: Any) -> None:
+        self.at, self.causal, self.group = at, causal, group
+        self.copies = settled(entry.model, remedy, at, blocks)
+        self.memory = Memory(name_in(entry.model, type(remedy).__name__, at), len(blocks), group is not None)
+        self._padded = False  # whether the last pass had padding
+        super().__init__(entry, blocks)
+
+    def __repr__(self) -> str:
+        return f"{self.remedy} at {self.at}{' (LEAKS the future)' * self.leaks}"
+
+    @property
+    def remedy(self) -> Any:
+        """The remedy, in the form that is used; where it learns, what it started as."""
+        return self.copies.one
+
+    @property
+    def is_off(self) -> bool:
+        return getattr(self.remedy, "is_off", False)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it must know of the tokens in a cache."""
+        return not self.is_off and not isinstance(self.remedy, WeightRemedy | ValueRemedy)
+
+    @property
+    def leaks(self) -> bool:
+        """Whether tokens are shown their future, because the user insisted."""
+        return self.causal == "leak" and not getattr(self.remedy, "causal_safe", False)
+
+    @property
+    def may_run_again(self) -> bool:
+        return not self._padded and self.at in ("block_in", "block_out")
+
+    def undo(self) -> None:
+        """Take the remedy out, and what it has learned with it."""
+        super().undo()
+        self.copies.remove()
+
+    def describe(self) -> dict[str, Any]:
+        """The fix as plain data, which fix_ accepts in place of a remedy; what was learned is in the state dict."""
+        settings = getattr(self.remedy, "settings", None)
+        if settings is None:
+            raise UsageError(f"{self.called}: {type(self.remedy).__name__} has no settings() and cannot be described.")
+        return {
+            "remedy": type(self.remedy).__name__,
+            "settings": settings(),
+            "at": self.at,
+            "blocks": list(self.blocks),
+            "causal": self.causal,
+        }
+
+    # before the first pass
+
+    def prepare(self, args: tuple, kwargs: dict) -> None:
+        super().prepare(*without_segments(args, kwargs))
+
+    def accept(self, found: Survey) -> None:
+        """Take the causal form of the remedy for a causal model; None: nobody knows whether it is one."""
+        causal = {"yes": True, "no": False}.get(self.causal, found.causal)
+        if self.causal == "leak" or getattr(self.remedy, "causal_safe", False) or causal is False:
+            return
+        if causal is None:
+            raise CausalLeakError(
+                f"{self.remedy} uses all tokens, and no self-attention of {type(self.model).__name__} over two tokens "
+                'or more was seen that would tell whether it is causal. Pass causal="no" or causal="yes".'
+            )
+        if not hasattr(self.remedy, "causal_form"):
+            raise CausalLeakError(
+                f"{type(self.model).__name__} is causal, and {type(self.remedy).__name__} does not say whether it "
+                'shows tokens their future. Give it causal_safe = True if it does not, or pass causal="leak".'
+            )
+        self.copies.become(lambda remedy: remedy.causal_form())
+
+    def site(self, spans: list[Span]) -> Site:
+        return site_of(self.at)(self, spans)
+
+    # one forward pass
+
+    def opened(self, args: tuple, kwargs: dict) -> Pass:
+        given, arguments = (*args, *kwargs.values()), named_arguments(self.model, args, kwargs)[0]
+        past = self.memory.recall(given, arguments, self.remedy) if self.remembers else None
+        self.prepare(args, kwargs)
+        mask = padding_in(self.model, args, kwargs, self.blocks)
+        if self.group is None and mask is not None and bool(mask.all()):
+            mask = None
+        self._padded = mask is not None
+        found = Pass(mask, past, tokens_in(arguments), most_remembered(self.model), arguments)
+        if not self.is_off:
+            found.paths.enter_context(self.memory.taken(given))
+        return found
+
+    def ended(self, done: Pass, output: Any) -> None:
+        self.memory.keep(done.arguments, output, done.sums)
+
+    def unmet(self, idle: list[str]) -> str:
+        met = self._site.sites_met() if self._site else []
+        return (
+            f"{self.remedy} must act in every block; in {', '.join(idle[:3]) or 'no block'} of "
+            f"{type(self.model).__name__} {self.at!r} was not met. They have {', '.join(met)}."
+        )
+
+    def fixed(self, block: str, tokens: Tensor) -> Tensor:
+        self.fires(block)
+        now = self._pass or Pass()
+        X = tokens.transpose(0, 1) if self.time_first else tokens
+        mask, remedy = now.mask_of(X), self.copies[block]
+        with unwatched():
+            if isinstance(remedy, Remedy):
+                stretch = now.stretch(mask, self.group)
+                Y = remedy(X, stretch=stretch)
+                now.sums.append(stretch.now)
+            else:
+                Y = remedy(X) if mask is None else remedy(X, mask=mask)
+        new = Y.transpose(0, 1) if self.time_first else Y
+        if self.on_change is not None:
+            self.on_change(tokens, new)
+        return new
+
+
+@said_by("fix_")
+def fix_(
+    model: nn.Module,
+    remedy: nn.Module | Mapping[str, Any],
+    *,
+    at: str | None = None,
+    blocks: str | Iterable[str] | None = None,
+    causal: str = "auto",
+    group: Any = None,
+) -> Fix:
+    """Put a remedy into every block of a model, in place.
+
+    at: block_in, attn_in, sa_out (before the residual is added), sa_sum (after), ffn_in, ffn_sum or block_out; attn for
+    remedies of attention, weights for those of all weights, values for those of W_V and W_O; its own when None.
+    blocks: a pattern such as "encoder.layers.*" where the finder should not choose.
+    causal: "auto" looks at the model's attention before the first forward pass and takes the remedy's causal-safe form
+    for a causal model; "yes" and "no" say it; "leak" insists on the remedy as it is, and every result is labelled.
+    group: the torch.distributed group whose processes hold the parts of each sequence, in the order of their ranks.
+
+    Returns a handle: handle.undo(), or use it as a context; handle.describe() is data that fix_ takes in place of a
+    remedy. A remedy that learns has one copy for each block, among the model's parameters: fix first, then build the
+    optimizer.
+    """
+    if isinstance(remedy, Mapping):
+        remedy, at, blocks, causal = rebuilt(remedy, at, blocks, causal)
+    if not isinstance(remedy, nn.Module):
+        raise UsageError(f"remedy must be an nn.Module such as ds.remedies.DeEscalate(); got {remedy!r}.")
+    own = getattr(remedy, "at", None) or "block_out"
+    site: str = at or own
+    if site not in SITES:
+        raise UnknownNameError(unknown("site", site, SITES))
+    if any((site == name) != isinstance(remedy, kind) for name, kind in KINDS.items()):
+        raise UsageError(
+            f"{type(remedy).__name__} must act at {own}; got {site}. Remedies of attention act at attn, those of "
+            "weights at weights or values, all others at the tokens."
+        )
+    if group is not None and not (isinstance(remedy, Remedy) and site not in KINDS):
+        raise UsageError(f"only a remedy of tokens can be shared by a group; got {type(remedy).__name__}.")
+    if causal not in CAUSAL:
+        raise UnknownNameError(unknown("choice of causal", causal, CAUSAL))
+    entry = enter(model, blocks=blocks)
+    return Fix(entry, remedy, site, entry.names(), causal, group)

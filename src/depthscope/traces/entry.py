@@ -1,0 +1,141 @@
+"""The one way into every verb: a model out of its wrappers, its inputs in batches, the blocks that were named."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from depthscope.errors import DepthscopeError, ForwardError, HookError, UsageError
+from depthscope.traces.blocks import blocks_by_name
+from depthscope.traces.inputs import Batch, batches
+from depthscope.traces.installed import fixes_in
+from depthscope.traces.survey import Survey, is_cache, survey
+from depthscope.traces.untouched import untouched
+
+WRAPPED = ("_orig_mod", "module", "_fsdp_wrapped_module")  # names under which wrappers keep their model
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model at the border of a verb: the bare module, its inputs, patterns of its blocks, and what was around it."""
+
+    model: nn.Module
+    inputs: Any = None
+    mask: Any = None
+    blocks: str | list[str] | None = None
+    wrappers: list[nn.Module] = field(default_factory=list)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader should know: the wrappers that were looked through."""
+        return [f"looked through {_wrapper_name(wrapper)} at the model inside" for wrapper in self.wrappers]
+
+    def batches(self) -> Iterator[Batch]:
+        """The batches of the inputs, each with its padding mask."""
+        return batches(self.model, self.inputs, self.mask)
+
+    def first(self) -> Batch:
+        """The first batch, for verbs that run the model several times on the same inputs."""
+        return self.lasting(next(iter(self.batches())))
+
+    def lasting(self, batch: Batch) -> Batch:
+        """The batch, if a model can run on it again and again."""
+        if any(map(is_cache, (*batch.args, *batch.kwargs.values()))):
+            raise UsageError(
+                "the model must run several times on the same inputs; a key-value cache grows each time. Leave it out, "
+                "and give the whole text."
+            )
+        return batch
+
+    def names(self) -> list[str]:
+        """The paths of the blocks, without running the model."""
+        return blocks_by_name(self.model, self.blocks)
+
+    def survey(self, batch: Batch) -> Survey:
+        """What a quiet pass shows: the blocks as they run, the token axis, causality."""
+        for fix in fixes_in(self.model):
+            fix.prepare(batch.args, batch.kwargs)
+        found = self.run(lambda: survey(self.model, self.names(), batch.args, batch.kwargs, batch.mask))
+        if found.missing:
+            raise HookError(
+                f"every block must run on tokens (B, n, d); {', '.join(found.missing[:3])} did not. "
+                "Pass blocks= with modules that are called."
+            )
+        return found
+
+    def run(self, call: Callable[[], Any]) -> Any:
+        """Run the model; what it raises by itself is told as the model's own failure."""
+        return run_model(self.model, call)
+
+
+def run_model(model: nn.Module, call: Callable[[], Any]) -> Any:
+    """The result of a call that runs the model. An error of the model's own becomes a ForwardError."""
+    try:
+        return call()
+    except DepthscopeError:
+        raise
+    except Exception as error:
+        raise ForwardError(
+            f"the model must run on these inputs; {type(model).__name__} raised "
+            f"{type(error).__name__}: {error}. Call the model yourself with the same inputs to see where."
+        ) from error
+
+
+def enter(model: Any, inputs: Any = None, blocks: Any = None, mask: Any = None) -> Entry:
+    """Check the model, take it out of its wrappers, and keep what goes with it."""
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"model must be a torch.nn.Module; got {type(model).__name__}. Pass the model itself.")
+    wrappers = []
+    while (name := _wrapped_as(model)) is not None:
+        wrappers.append(model)
+        model = getattr(model, name)
+    chosen = blocks if blocks is None or isinstance(blocks, str) else list(blocks)
+    return Entry(model, inputs, mask, _inside(model, chosen), wrappers)
+
+
+def _wrapped_as(model: nn.Module) -> str | None:
+    """The name under which a wrapper keeps its model; None for a model that is none."""
+    if isinstance(getattr(model, "_orig_mod", None), nn.Module):
+        return "_orig_mod"
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        return "module"
+    return "_fsdp_wrapped_module" if "_fsdp_wrapped_module" in model._modules else None
+
+
+def _wrapper_name(wrapper: nn.Module) -> str:
+    return "torch.compile" if _wrapped_as(wrapper) == "_orig_mod" else type(wrapper).__name__
+
+
+def _inside(model: nn.Module, blocks: Any) -> Any:
+    """Patterns as they are called inside the wrapper, where they were given from the outside."""
+    if blocks is None:
+        return None
+    if not isinstance(blocks, str):
+        return [_inside(model, pattern) for pattern in blocks]
+    first, _, rest = blocks.partition(".")
+    return _inside(model, rest) if first in WRAPPED and rest and not hasattr(model, first) else blocks
+
+
+def repeated_calls(model: nn.Module, batch: Batch) -> dict[str, int]:
+    """How often each module with children is called in a pass."""
+    counts: dict[str, int] = {}
+    handles = []
+
+    def count(path: str) -> Callable[..., None]:
+        def hook(*_: Any) -> None:
+            counts[path] = counts.get(path, 0) + 1
+
+        return hook
+
+    try:
+        for path, module in model.named_modules():
+            if next(module.children(), None) is not None and not isinstance(module, torch.jit.ScriptModule):
+                handles.append(module.register_forward_hook(count(path)))
+        with untouched(model), torch.no_grad():
+            model(*batch.args, **batch.kwargs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return counts

@@ -1,0 +1,154 @@
+"""What happens to the residual stream of a block, as a listener hears it.
+
+A block begins; attention reads its tokens; attention runs; its branch is about to join; it joins, with factors; norms
+act; the block ends. Every method gives back what goes on in the place of what it was told of.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from depthscope.traces.operations import Operation
+from depthscope.traces.survey import Span
+
+
+@dataclass(eq=False)
+class Passage:
+    """One block that is running: its stream, what stands for it, and how far it has come."""
+
+    span: Span
+    stream: Tensor
+    standing: list[Tensor] = field(default_factory=list)  # norms and multiples of the stream
+    heard: int = 0  # attentions that have run
+    pre_norm: bool = False
+    matrices: int = 0  # since attention, before the first sum
+    joint: bool = False  # attention was mixed with something else before the first sum
+    sums: int = 0
+    moves: int = 0  # how often the stream has become another tensor, or other numbers
+    entered_ffn: bool = False
+    attention_got: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # what it was to read, and what it got
+
+    def __post_init__(self) -> None:
+        self.shape = tuple(self.stream.shape)
+
+    @property
+    def block(self) -> str:
+        return self.span.block
+
+    @property
+    def attentions(self) -> int:
+        """How many the block has; the feed-forward network follows the last."""
+        return self.span.attentions or 1
+
+    def moves_to(self, stream: Tensor) -> Tensor:
+        self.stream, self.standing, self.moves = stream, [], self.moves + 1
+        return stream
+
+    @property
+    def attended(self) -> bool:
+        return self.heard > 0
+
+    @property
+    def awaits_branch(self) -> bool:
+        """Attention is done and has not joined the stream."""
+        return self.attended and not self.sums and not self.is_parallel
+
+    @property
+    def is_parallel(self) -> bool:
+        """Attention and feed-forward network are put together before they join the stream, as in GPT-NeoX."""
+        return self.matrices > 1 or self.joint
+
+    def is_stream(self, value: Any) -> bool:
+        return value is self.stream or any(value is other for other in self.standing)
+
+
+@dataclass(frozen=True, eq=False)
+class Join:
+    """A sum with the stream. stands: which of the two operands is the stream, a norm or a multiple of it."""
+
+    op: Operation
+    stands: list[bool]
+
+    def run(self) -> Any:
+        return self.op.run()
+
+    @property
+    def pair(self) -> tuple:
+        return self.op.args[:2]
+
+    @property
+    def is_of_branch(self) -> bool:
+        """Whether one operand is the stream and the other tokens of the same shape."""
+        a, b = (*self.pair, None, None)[:2]
+        return self.stands.count(True) == 1 and isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape == b.shape
+
+    @property
+    def branch(self) -> Any:
+        return self.pair[self.stands.index(False)]
+
+    @property
+    def branch_factor(self) -> float:
+        """alpha of torch.add(a, b, alpha=), which is the second operand's."""
+        return float(self.op.kwargs.get("alpha", 1.0)) if self.stands[0] else 1.0
+
+    def alone(self, kept: int) -> Tensor:
+        """One operand of the sum a + alpha b with its factor, in the place and the dtype of the sum."""
+        pair, alpha = self.pair, self.op.kwargs.get("alpha", 1) if kept == 1 else 1
+        new = pair[kept] if alpha == 1 else alpha * pair[kept]
+        if self.op.in_place:
+            return pair[0] if new is pair[0] else pair[0].copy_(new)
+        return new.to(torch.result_type(*pair))
+
+
+@dataclass(frozen=True, eq=False)
+class Norm:
+    """A norm of some tokens: by is the module, or the call of a function by no module that is one."""
+
+    source: Any
+    by: nn.Module | Operation
+    run: Callable[[], Tensor]
+
+
+class StreamListener:
+    """Hears what happens in the blocks; to be derived from. open: the block that is running, None between blocks."""
+
+    open: Passage | None = None
+    norms_first = False  # whether a norm's output is changed before other hooks see it
+    hears_everything = False  # or only functions that have a role (operations.py)
+
+    def begins(self, now: Passage, tokens: Tensor) -> Tensor:
+        """A block is given its tokens."""
+        return tokens
+
+    def reads(self, now: Passage) -> None:
+        """A module without children, or attention, reads the stream."""
+
+    def before(self, now: Passage, op: Operation) -> Operation:
+        """A torch function is about to run."""
+        return op
+
+    def operation(self, now: Passage, op: Operation) -> Any:
+        """A torch function that is neither a sum with the stream nor a norm."""
+        return op.run()
+
+    def attention(self, now: Passage, op: Operation, result: Tensor) -> Tensor:
+        """Attention has run: result is what its function gave, P v or P."""
+        return result
+
+    def site(self, now: Passage, name: str, tokens: Tensor) -> Tensor:
+        """The tokens at a named place: attn_in, sa_out, sa_sum, ffn_in, ffn_sum."""
+        return tokens
+
+    def join(self, now: Passage, join: Join) -> Any:
+        """A sum with the stream."""
+        return join.run()
+
+    def norm(self, now: Passage, norm: Norm) -> Tensor:
+        """A norm, of the stream or of something else in the block."""
+        return norm.run()
+
+    def ends(self, now: Passage, tokens: Tensor | None) -> None:
+        """The block has ended with these tokens; None where it gave none, or failed."""

@@ -1,0 +1,220 @@
+"""Follow the residual stream through the blocks of a running model, and tell a listener what happens to it.
+
+The stream starts at the block's input. A sum that has the stream (a norm or a multiple of it) as one operand moves it
+on: the first sum after attention is sa_sum, its other operand sa_out, the next sum ffn_sum. A norm of the stream before
+attention makes the block pre-norm. No names of modules are needed, and nothing is stored.
+"""
+
+from collections.abc import Callable, Iterable
+from itertools import takewhile
+from typing import Any
+
+from torch import Tensor, nn
+
+from depthscope.traces.attention import attention_in
+from depthscope.traces.events import Join, Norm, Passage, StreamListener
+from depthscope.traces.lineage import Lineage
+from depthscope.traces.operations import Operation, is_norm, is_scalar
+from depthscope.traces.survey import Span
+from depthscope.traces.tokens import first_tokens, tokens_out
+from depthscope.traces.watcher import OuterNorms, Watched, Watcher
+
+INNER = ("attn_in", "sa_out", "sa_sum", "ffn_in", "ffn_sum")
+
+
+def following(model: nn.Module, spans: list[Span], listener: StreamListener) -> Watcher:
+    """While entered, the listener hears what happens to the stream in the blocks of the model."""
+    return Watcher(Follower(model, spans, listener))
+
+
+class Follower:
+    """A listener of operations that speaks of streams: it knows the blocks, and where each of them has got to."""
+
+    def __init__(self, model: nn.Module, spans: list[Span], listener: StreamListener) -> None:
+        self.model, self.spans, self.listener = model, spans, listener
+        self._norms = OuterNorms(self._norm_ends)
+        self._lineage = Lineage()
+
+    @property
+    def everything(self) -> bool:
+        """On the way from attention to the stream, and where the listener wants to hear all."""
+        now = self.listener.open
+        return now is not None and (self.listener.hears_everything or now.awaits_branch)
+
+    def modules(self) -> Iterable[Watched]:
+        for span in set(self.spans):
+            first, last = self.model.get_submodule(span.entry), self.model.get_submodule(span.exit)
+            yield Watched(first, before=self._begins(span))
+            yield Watched(last, after=self._ends, always=True)
+        inside = {id(m): m for root in self._roots() for m in self.model.get_submodule(root).modules()}
+        for module in inside.values():
+            if is_norm(module):
+                yield self._norms.watched(module, first=self.listener.norms_first)
+            elif isinstance(module, nn.MultiheadAttention) or next(module.children(), None) is None:
+                yield Watched(module, before=self._reads)
+
+    def _roots(self) -> set[str]:
+        """The modules that hold all of a block: the block, or what its first and last module have above them."""
+        return {span.entry if span.entry == span.exit else _above(span.entry, span.exit) for span in self.spans}
+
+    def closed(self, failed: bool) -> None:
+        self.listener.open, self._norms.open = None, 0
+        self._lineage.end()
+
+    # modules
+
+    def _begins(self, span: Span) -> Callable[..., Any]:
+        def hook(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+            tokens = first_tokens(args, kwargs)
+            self.listener.open, self._norms.open = None, 0
+            self._lineage.end()
+            if tokens is None:
+                return None
+            passage = Passage(span, tokens)
+            new = self.listener.begins(passage, tokens)
+            passage.stream = new
+            self.listener.open = passage
+            if new is tokens:
+                return None
+            return replaced(args, tokens, new), replaced(kwargs, tokens, new)
+
+        return hook
+
+    def _ends(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+        now = self.listener.open
+        if now is not None:
+            self.listener.ends(now, None if output is None else tokens_out(output, now.shape))
+        self.listener.open = None
+
+    def _norm_ends(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
+        if self.listener.open is None or not isinstance(output, Tensor):
+            return None
+        return self._normed(Norm(first_tokens(args, kwargs), module, lambda: output))
+
+    def _reads(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+        """A matrix that reads the stream itself before attention: in post-norm blocks this is attention's input."""
+        now = self.listener.open
+        if now is None or not any(now.is_stream(v) for v in (*args, *kwargs.values())):
+            return None
+        self.listener.reads(now)
+        if now.attended or now.pre_norm:
+            return None
+        return tuple(self._read(now, v) for v in args), {k: self._read(now, v) for k, v in kwargs.items()}
+
+    def _read(self, now: Passage, value: Any) -> Any:
+        """What attention reads in place of the stream, or of a multiple of it; queries, keys and values the same."""
+        if not now.is_stream(value):
+            return value
+        known = next((new for old, new in now.attention_got if old is value), None)
+        if known is None:
+            known = self.listener.site(now, "attn_in", value)
+            now.attention_got.append((value, known))
+        return known
+
+    # functions
+
+    def operation(self, op: Operation) -> Any:
+        now = self.listener.open
+        if now is None:
+            return op.run()
+        op = self.listener.before(now, op)
+        if op.role in ("sum", "product"):
+            return self._pair(now, op)
+        if op.role == "norm" and not self._norms.open:
+            source = op.args[0] if op.args else op.kwargs.get("input")
+            return self._normed(Norm(source, op, op.run))
+        made = self._lineage.asked(op) if now.awaits_branch else ()
+        result = self.listener.operation(now, op)
+        if op.role in ("attention", "softmax") and attention_in(op, result) is not None:
+            now.heard += 1
+            result = self.listener.attention(now, op, result)
+            self._lineage.begin(result)
+        elif op.role == "matrix" and now.attended and not now.sums:
+            now.matrices += 1
+        self._trace(now, op, result, made)
+        return result
+
+    def _trace(self, now: Passage, op: Operation, result: Any, made: tuple[bool, ...]) -> None:
+        if made:
+            self._lineage.follow(op, result, made)
+            now.joint |= self._lineage.mixed
+
+    def _pair(self, now: Passage, op: Operation) -> Any:
+        stands = [now.is_stream(a) for a in op.args[:2]]
+        if op.role == "sum" and any(stands):
+            return self._join(now, op, stands)
+        made = self._lineage.asked(op) if now.awaits_branch else ()
+        result = self.listener.operation(now, op)
+        if op.role == "product" and any(stands) and any(is_scalar(a) for a in op.args[:2]):
+            now.standing.append(result)
+        self._trace(now, op, result, made)
+        return result
+
+    def _join(self, now: Passage, op: Operation, stands: list[bool]) -> Any:
+        """A sum that has the stream as one operand. stands: which operands are the stream."""
+        before = op.args[:2]
+        if now.awaits_branch and stands.count(True) == 1:
+            op = op.with_args(*(a if s else self._branch(now, a) for a, s in zip(before, stands, strict=True)))
+        result = self.listener.join(now, Join(op, stands))
+        if not isinstance(result, Tensor) or not all(isinstance(a, Tensor) and a.shape == result.shape for a in before):
+            return result
+        self._lineage.end()
+        return self._summed(now, result, in_place=op.in_place)
+
+    def _branch(self, now: Passage, branch: Any) -> Any:
+        """What attention gives back, when it is about to join the stream."""
+        tokens = isinstance(branch, Tensor) and branch.shape == now.stream.shape
+        return self.listener.site(now, "sa_out", branch) if tokens else branch
+
+    def _summed(self, now: Passage, result: Tensor, *, in_place: bool) -> Tensor:
+        if not now.attended:
+            return now.moves_to(result)
+        now.sums += 1
+        new = result
+        if now.is_parallel:  # X + SA(X) + FFN(X) has one sum, and no stream between the two
+            return now.moves_to(new)
+        if now.sums == 1:
+            new = self.listener.site(now, "sa_sum", new)
+        if now.sums == now.attentions and now.pre_norm:  # what the feed-forward network's norm reads, residual included
+            new, now.entered_ffn = self.listener.site(now, "ffn_in", new), True
+        elif now.sums == now.attentions + 1:
+            new = self.listener.site(now, "ffn_sum", new)
+        if in_place and new is not result:
+            new = result.copy_(new)
+        return now.moves_to(new)
+
+    def _normed(self, norm: Norm) -> Any:
+        now = self.listener.open
+        assert now is not None
+        result = self.listener.norm(now, norm)
+        if not now.is_stream(norm.source):
+            return result
+        if not now.attended:
+            now.pre_norm = True
+            result = self.listener.site(now, "attn_in", result)
+            now.standing.append(result)
+            return result
+        if now.sums == now.attentions and not now.entered_ffn and not now.is_parallel:
+            # post-norm: the norm's output is the stream; a first block may be pre-norm and have no norm before
+            # attention, as ModernBERT's, so that the sum itself may still come back as the stream
+            now.entered_ffn, before = True, now.stream
+            new = now.moves_to(self.listener.site(now, "ffn_in", result))
+            now.standing.append(before)
+            return new
+        now.standing.append(result)
+        return result
+
+
+def replaced(value: Any, old: Tensor, new: Tensor) -> Any:
+    """The same arguments with one tensor in the place of another, wherever it is."""
+    if value is old:
+        return new
+    if isinstance(value, dict):
+        return {name: replaced(one, old, new) for name, one in value.items()}
+    return type(value)(replaced(one, old, new) for one in value) if type(value) in (tuple, list) else value
+
+
+def _above(one: str, other: str) -> str:
+    """The path that two paths share."""
+    pairs = zip(one.split("."), other.split("."), strict=False)
+    return ".".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -1,0 +1,36 @@
+"""Tensors that are recognised again: by identity, as long as nobody has written into them."""
+
+import weakref
+from typing import Any, Generic, TypeVar
+
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+class Known(Generic[T]):
+    """What is known of a tensor. A tensor that was written into in place is forgotten: its numbers are others now."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[weakref.ref, int, T]] = {}
+
+    def add(self, tensor: Tensor, fact: T) -> None:
+        self._entries[id(tensor)] = (weakref.ref(tensor), version(tensor), fact)
+
+    def find(self, tensor: Any) -> T | None:
+        entry = self._entries.get(id(tensor))
+        if entry is None:
+            return None
+        reference, seen, fact = entry
+        target = reference()
+        if target is None or target is not tensor:  # the id is used again
+            return None
+        return fact if seen == version(target) else None
+
+    def clear(self) -> None:
+        self._entries.clear()
+
+
+def version(tensor: Tensor) -> int:
+    """Changes when a tensor is written in place; inference tensors do not count."""
+    return 0 if tensor.is_inference() else tensor._version

@@ -1,0 +1,100 @@
+"""What torch's functions and modules do to a residual stream: one table, by name, for everybody who watches a model."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+ROLES: dict[str, str] = {
+    **dict.fromkeys(("add", "add_", "__add__", "__radd__", "__iadd__"), "sum"),
+    **dict.fromkeys(("mul", "mul_", "__mul__", "__rmul__"), "product"),
+    **dict.fromkeys(("linear", "addmm", "conv1d", "conv2d"), "matrix"),
+    **dict.fromkeys(("matmul", "__matmul__", "mm", "bmm", "einsum"), "matmul"),  # a matrix where one operand is weights
+    **dict.fromkeys(("layer_norm", "rms_norm"), "norm"),
+    "scaled_dot_product_attention": "attention",
+    "softmax": "softmax",  # attention where its result is (n, n)
+    **dict.fromkeys(("cat", "concat", "concatenate", "hstack"), "cat"),
+    **dict.fromkeys(
+        "dropout dropout_ dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout".split(), "dropout"
+    ),
+    **dict.fromkeys(("__get__", "size", "dim"), "question"),  # reads no numbers
+}
+ARGUMENTS: dict[str, tuple[str, ...]] = {
+    "scaled_dot_product_attention": ("query", "key", "value", "attn_mask", "dropout_p", "is_causal"),
+    "softmax": ("input", "dim"),
+    "layer_norm": ("input", "normalized_shape", "weight", "bias", "eps"),
+    "rms_norm": ("input", "normalized_shape", "weight", "eps"),
+    "linear": ("input", "weight", "bias"),
+    "addmm": ("bias", "input", "weight"),
+    "matmul": ("input", "weight"),
+    "__matmul__": ("input", "weight"),
+    "mm": ("input", "weight"),
+}
+PAIRS = ("sum", "product")
+
+
+class Operation:
+    """One call of a torch function: its role, its arguments by place and by name. run() computes it."""
+
+    __slots__ = ("args", "func", "kwargs", "name", "role")
+
+    def __init__(self, func: Any, name: str, role: str | None, args: tuple, kwargs: dict[str, Any]) -> None:
+        if kwargs and role in PAIRS:  # torch.add(a, other=b) has both operands in args, as a + b has
+            named = [key for key in ("input", "other") if key in kwargs]
+            args = (*args, *(kwargs[key] for key in named))
+            kwargs = {key: value for key, value in kwargs.items() if key not in named}
+        if role == "matmul":
+            role = "matrix" if any(map(is_weight, operands_of(args))) else None
+        self.func, self.name, self.role, self.args, self.kwargs = func, name, role, args, kwargs
+
+    def run(self) -> Any:
+        return self.func(*self.args, **self.kwargs)
+
+    def named(self) -> dict[str, Any]:
+        """The arguments by name."""
+        return {**dict(zip(ARGUMENTS.get(self.name, ()), self.args, strict=False)), **self.kwargs}
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the result is written into the first argument."""
+        name = self.name
+        written = name in ("__iadd__", "__imul__") or (name.endswith("_") and not name.endswith("__"))
+        return written or bool(self.kwargs.get("inplace"))
+
+    def with_args(self, *args: Any) -> "Operation":
+        """The same call with other arguments in the first places."""
+        return Operation(self.func, self.name, self.role, (*args, *self.args[len(args) :]), self.kwargs)
+
+
+def operands_of(args: tuple) -> tuple:
+    """The tensors of a product: einsum has its equation first, and may have them in a list."""
+    rest = args[1:] if args and isinstance(args[0], str) else args
+    return tuple(rest[0]) if len(rest) == 1 and isinstance(rest[0], tuple | list) else rest
+
+
+def is_weight(value: Any) -> bool:
+    """Whether an operand of a product is a matrix of weights: a parameter, or a tensor with no batch of tokens."""
+    return isinstance(value, Tensor) and (value.ndim == 2 or (isinstance(value, nn.Parameter) and value.ndim > 2))
+
+
+def is_scalar(value: Any) -> bool:
+    return isinstance(value, int | float) or (isinstance(value, torch.Tensor) and value.numel() == 1)
+
+
+def is_norm(module: nn.Module) -> bool:
+    """Whether a module is a normalisation: LayerNorm, LlamaRMSNorm, T5LayerNorm, ..., and not a block that has one.
+
+    It may wrap one other norm; a module that owns two is a wiring, whatever its name.
+    """
+    if "norm" not in type(module).__name__.lower():
+        return False
+    parts = [type(part).__name__.lower() for part in module.modules()]
+    return len(parts) <= 3 and sum("norm" in name for name in parts[1:]) <= 1
+
+
+def is_activation(module: nn.Module) -> bool:
+    """Whether a module is an activation: nn.GELU, NewGELUActivation, ..., by the name of its class, as for norms."""
+    name = type(module).__name__.lower()
+    words = ("relu", "gelu", "silu", "mish", "tanh", "swish", "activation")
+    bare = next(module.children(), None) is None and next(module.parameters(), None) is None
+    return bare and any(word in name for word in words)

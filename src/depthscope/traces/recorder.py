@@ -1,0 +1,310 @@
+"""A forward pass written down: which modules ran, which token tensors they handed on, what was added to what.
+
+Each tensor worth measuring is given to a callback the moment it is seen and then let go, so a recorder keeps numbers
+and no activations. What is a block is decided afterwards, from the log (blocks.py, steps.py).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from depthscope.traces.attention import AttentionSeen, attention_in, drops, without_dropout
+from depthscope.traces.blocks import uncalled_lists
+from depthscope.traces.head import given_to
+from depthscope.traces.identity import Known
+from depthscope.traces.lineage import Lineage
+from depthscope.traces.log import Add, Attention, Call, Log, State
+from depthscope.traces.operations import Operation, is_norm, is_scalar
+from depthscope.traces.token_axis import Frames
+from depthscope.traces.tokens import first_tokens, tokens_last, tokens_out
+from depthscope.traces.watcher import OuterNorms, Watched
+
+MeasureState = Callable[[Tensor, Any, bool], Any]  # tokens (..., n, d), numbers so far, at a block's end? -> numbers
+MeasureAttention = Callable[[AttentionSeen, Tensor | None], Any]  # the attention, the tokens (B, n, d) it reads
+
+
+class Recorder:
+    """A listener that writes a Log of one forward pass."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        candidates: set[str],
+        on_state: MeasureState,
+        on_attention: MeasureAttention,
+        *,
+        frames: Frames | None = None,
+        silence_dropout: bool = False,
+        on_call: Callable[[int], None] | None = None,
+    ) -> None:
+        self.model, self.candidates = model, candidates
+        self.on_state, self.on_attention = on_state, on_attention
+        self.silence_dropout, self.on_call = silence_dropout, on_call
+        self.log = Log(frames=Frames() if frames is None else frames)
+        self.everything = False  # on the way from attention to the stream
+        self._clock = 0
+        self._stack: list[Call] = []
+        self._norms = OuterNorms(self._norm_ends)
+        self._known: Known[tuple[State, float]] = Known()  # which state a tensor is, and by what factor it is scaled
+        self._lineage = Lineage()
+        self._waiting: list[tuple[Tensor, Tensor, State, bool]] = []
+        self._latest: Tensor | None = None
+        self._bias: Tensor | None = None
+        self._followed: list[Any] = []  # hooks on tensors, for their gradients; they outlive the forward pass
+
+    def modules(self) -> Iterable[Watched]:
+        """Candidates and norms; parts of lists that nobody calls, for their paths; what may read a pooled vector."""
+        inside = tuple(path + "." for path in uncalled_lists(self.model))
+        blocks = tuple(path + "." for path in self.candidates)
+        for path, module in self.model.named_modules():
+            if isinstance(module, torch.jit.ScriptModule):
+                continue  # takes no hooks of this kind
+            if is_norm(module) and path not in self.candidates:
+                yield self._norms.watched(module)
+            if path in self.candidates or (inside and path.startswith(inside) and not _is_list(module)):
+                yield Watched(module, self._before(path), self._after(path))
+            if not path:
+                yield Watched(module, after=self._returns)
+            elif not path.startswith(blocks) and next(module.parameters(recurse=False), None) is not None:
+                yield Watched(module, before=self._reads(path))
+
+    def remove_hooks(self) -> None:
+        """Take the hooks off tensors."""
+        for handle in self._followed:
+            handle.remove()
+        self._followed.clear()
+
+    def closed(self, failed: bool) -> None:
+        if not failed:
+            self._settle(assume=not self.log.frames)
+        self._known.clear()
+        self._lineage.end()
+        self._waiting.clear()
+        self._latest = None
+
+    def _tick(self) -> int:
+        self._clock += 1
+        return self._clock
+
+    @property
+    def _path(self) -> str:
+        return self._stack[-1].path if self._stack else ""
+
+    @property
+    def _between(self) -> bool:
+        """Outside every call that may be a block: what passes here may be the state between two blocks."""
+        return not any(call.path in self.candidates for call in self._stack)
+
+    # modules
+
+    def _before(self, path: str) -> Callable[..., None]:
+        candidate = path in self.candidates
+
+        def hook(module: nn.Module, args: tuple, kwargs: dict) -> None:
+            call = Call(path, self._tick())
+            if candidate:
+                tokens = first_tokens(args, kwargs)
+                if tokens is None:
+                    self._read(path, (*args, *kwargs.values()))
+                else:
+                    call.source = self._see(tokens, path, whole=True)
+            self._stack.append(call)
+
+        return hook
+
+    def _after(self, path: str) -> Callable[..., None]:
+        candidate = path in self.candidates
+
+        def hook(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+            call = self._stack.pop()
+            while call.path != path:  # an inner module raised and its caller went on
+                call = self._stack.pop()
+            call.left = self._tick()
+            if candidate:
+                tokens = tokens_out(output, call.source.shape) if call.source is not None else None
+                if tokens is not None:
+                    call.result = self._see(tokens, path, whole=True)
+                    self.log.calls.append(call)
+                    if self.on_call is not None:
+                        self.on_call(len(self.log.calls))
+                if self._between:
+                    self._settle(assume=not self.log.frames)
+
+        return hook
+
+    def _norm_ends(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+        self._norm(first_tokens(args, kwargs), output, self._path)
+
+    def _reads(self, path: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple, kwargs: dict) -> None:
+            self._read(path, (*args, *kwargs.values()))
+
+        return hook
+
+    def _returns(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+        if isinstance(output, Mapping):
+            output = tuple(output.values())
+        self._read("", output if isinstance(output, tuple | list) else (output,))
+
+    def _read(self, path: str, values: Iterable[Any]) -> None:
+        """What a module outside the blocks is given, or what the model returns."""
+        tokens = self.log.calls[-1].result if self.log.calls else None
+        read = None if tokens is None else given_to(path, values, tokens.shape, self._tick)
+        if read is not None:
+            self.log.reads.append(read)
+
+    def remedied(self, before: Tensor, after: Tensor) -> None:
+        """A remedy has put one tensor in the place of another."""
+        if after is not before:
+            leads = self._known.find(before) is not None
+            self.log.remedies.append(self._move(before, after, self._path, first=False, leads=leads))
+
+    # states
+
+    def _see(self, tensor: Tensor, path: str, *, whole: bool, leads: bool = True) -> State:
+        """The State of a tensor; measured now, or as soon as it is known which axis holds the tokens.
+
+        leads: attention that comes next reads these tokens.
+        """
+        known = self._known.find(tensor)
+        state = known[0] if known is not None and known[1] == 1.0 else self._new(tensor, path)
+        self._latest = tensor if leads else self._latest
+        self._measure(tensor, tensor, state, whole)
+        return state
+
+    def _move(self, source: Tensor, result: Tensor, path: str, *, first: bool, leads: bool) -> Call:
+        """One tensor became another, by a norm or a remedy. first: attention may read the source too."""
+        call = Call(path, self._tick(), leads=leads)
+        call.source = self._see(source, path, whole=self._between, leads=leads and first)
+        call.result = self._see(result, path, whole=self._between, leads=leads)
+        call.left = self._tick()
+        return call
+
+    def _new(self, tensor: Tensor, path: str) -> State:
+        state = State(path, self._tick(), tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+        self._known.add(tensor, (state, 1.0))
+        return state
+
+    def _measure(self, tensor: Tensor, values: Tensor, state: State, whole: bool) -> None:
+        """Measure the values a tensor had when it was seen."""
+        state.axis = self.log.frames.axis_of(state.shape)
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            if state.axis is None:
+                copy = values.clone() if values is tensor else values  # it may be written into before that is known
+                self._waiting.append((tensor, copy, state, whole))
+                return
+            state.numbers = self.on_state(tokens_last(values, state.axis), state.numbers, whole)
+        if torch.is_grad_enabled() and tensor.requires_grad and not state.numbers.followed:
+            state.numbers.followed = True
+            self._followed.append(tensor.register_hook(state.numbers.take_gradient))
+
+    def _settle(self, *, assume: bool) -> None:
+        """Measure what waited for the token axis; with nothing to go by, tokens are the last axis but one."""
+        waiting, self._waiting = self._waiting, []
+        if assume and waiting:
+            self.log.frames.assume(waiting[0][0].shape)
+        for tensor, values, state, whole in waiting:
+            if self.log.frames.axis_of(state.shape) is not None:
+                self._measure(tensor, values, state, whole)
+
+    # functions
+
+    def operation(self, op: Operation) -> Any:
+        role = op.role
+        if role in ("sum", "product"):
+            return self._pair(op)
+        if role == "norm" and self._norms.open:
+            return op.run()
+        made = self._lineage.asked(op) if self.everything else ()
+        dropped = role in ("dropout", "attention") and drops(op)
+        self.log.dropout |= dropped
+        result = without_dropout(op) if dropped and self.silence_dropout else op.run()
+        if role == "matrix":
+            self._matrix(op)
+        elif role == "norm":
+            self._norm(op.args[0] if op.args else None, result, self._path)
+        elif role in ("attention", "softmax"):
+            seen = attention_in(op, result)
+            if seen is not None:
+                self._attention(seen)
+                self._lineage.begin(result)
+                self.everything = True
+        if made:
+            self._lineage.follow(op, result, made)
+        return result
+
+    def _pair(self, op: Operation) -> Any:
+        """A sum or a product: of states that are known, or on the way from attention to one."""
+        pair = op.args[:2]
+        known = [self._known.find(a) for a in pair]
+        made = self._lineage.asked(op) if self.everything else ()
+        result = op.run()
+        if op.role == "product":
+            self._product(pair, known, result)
+        elif any(known) and all(isinstance(a, Tensor) and a.shape == result.shape for a in pair):
+            self._sum(known, result)
+            return result
+        if made:
+            self._lineage.follow(op, result, made)
+        return result
+
+    def _sum(self, known: list, result: Tensor) -> None:
+        state = self._new(result, self._path)
+        self._latest = result
+        self._measure(result, result, state, self._between)
+        bias = 0.0 if self._bias is None else float(self._bias.detach().double().square().sum())
+        operands = [k or (None, 1.0) for k in known]
+        self.log.adds.append(Add(self._path, state.order, operands, state, bias, self._lineage.mixed))
+        self._lineage.end()
+        self.everything = False
+
+    def _norm(self, source: Any, result: Any, path: str) -> None:
+        """A norm, module or function, of the tokens of the block around it, not of queries and keys."""
+        if not isinstance(source, Tensor) or not self._is_stream(source):
+            return
+        tokens = tokens_out(result, tuple(source.shape))
+        if tokens is not None:
+            leads = self._between or self._known.find(source) is not None  # a norm of something else is no stream
+            self.log.norms.append(self._move(source, tokens, path, first=True, leads=leads))
+            self._bias = None
+
+    def _is_stream(self, tokens: Tensor) -> bool:
+        for call in reversed(self._stack):
+            if call.source is not None and call.path in self.candidates:
+                return tuple(tokens.shape) == call.source.shape
+        return tokens.ndim == 3
+
+    def _product(self, pair: tuple, known: list, result: Any) -> None:
+        """A state times a number is that state, scaled (DeepNorm's alpha); a branch that is scaled forgets its bias."""
+        if not any(known) and isinstance(result, Tensor) and result.ndim >= 3:
+            self._bias = None
+        for entry, other in zip(known, pair[::-1], strict=False):
+            if entry is not None and is_scalar(other) and tuple(result.shape) == entry[0].shape:
+                self._known.add(result, (entry[0], entry[1] * float(other)))
+
+    def _matrix(self, op: Operation) -> None:
+        self.log.matrices.append(self._tick())
+        bias = op.named().get("bias")
+        fits = isinstance(bias, Tensor) and self._latest is not None and bias.shape == self._latest.shape[-1:]
+        self._bias = bias if fits else None
+
+    def _attention(self, seen: AttentionSeen) -> None:
+        tokens = self._latest
+        batch = seen.batch_for(tokens) if tokens is not None and seen.queries == seen.keys else None
+        doubted = self.log.frames.batch_first and tokens is not None and tokens.shape[0] != batch
+        if tokens is None or batch is None or doubted:
+            self.log.other_attention += 1
+            return
+        self.log.frames.add(batch, seen.queries)
+        self._settle(assume=False)
+        X = tokens_last(tokens, self.log.frames.axis_of(tuple(tokens.shape)) or 0)
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            fits = tuple(X.shape[:-1]) == (batch, seen.queries)
+            numbers = self.on_attention(seen.folded(batch), X if fits else None)
+        self.log.attentions.append(Attention(self._path, self._tick(), seen.queries, numbers))
+
+
+def _is_list(module: nn.Module) -> bool:
+    return isinstance(module, nn.ModuleList | nn.ModuleDict)

@@ -1,0 +1,225 @@
+"""One quiet forward pass that tells what a change must know: the blocks that run, whether one is causal, the axes."""
+
+import copy
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from depthscope.errors import ForwardError, UsageError
+from depthscope.traces.attention import AttentionSeen, attention_in, is_causal
+from depthscope.traces.operations import Operation
+from depthscope.traces.token_axis import Frames, axis_of_shorter, first_size
+from depthscope.traces.tokens import first_tokens
+from depthscope.traces.untouched import untouched
+from depthscope.traces.watcher import Watched, Watcher
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+
+
+@dataclass(frozen=True)
+class Span:
+    """One block as it runs: the module that its tokens enter by, and the one that they leave by; mostly the same.
+
+    block: its path among those that were looked for. attentions: how many attentions it has, cross-attention included.
+    """
+
+    block: str
+    entry: str
+    exit: str
+    attentions: int = 0
+
+
+@dataclass(frozen=True)
+class Survey:
+    """spans: the blocks that ran. missing: those that did not. causal: None when nothing tells. axis: of the tokens."""
+
+    spans: list[Span]
+    missing: list[str]
+    causal: bool | None
+    axis: int
+
+
+def survey(
+    model: nn.Module, blocks: list[str], args: tuple, kwargs: dict[str, Any], mask: Tensor | None = None
+) -> Survey:
+    """Run the model once without gradients and leave no trace of it; twice where shapes do not tell the token axis.
+
+    mask (B, n): True where a token counts; what padding looks at says nothing about the model.
+    """
+    seen = _pass(model, blocks, args, kwargs, mask)
+    axis = seen.token_axis()
+    if (axis == 0 or seen.is_square()) and (first_size(args, kwargs) or 0) > 1:
+        short = axis_of_shorter(args, kwargs, lambda *cut: _axis_in(model, blocks, *cut))
+        if short is None and seen.is_square():
+            raise UsageError(
+                "there are as many sequences as tokens, so their axes cannot be told apart, and the model cannot run "
+                "on one row less. Give a batch of another size."
+            )
+        axis = axis if short is None else short
+    verdicts = seen.verdicts.values()
+    return Survey(seen.spans(), seen.missing(), any(verdicts) if verdicts else None, 1 if axis is None else axis)
+
+
+def _axis_in(model: nn.Module, blocks: list[str], args: tuple, kwargs: dict[str, Any]) -> int:
+    """The token axis in a pass that the model may refuse; 1 where no attention over whole sequences is seen."""
+    try:
+        axis = _pass(model, blocks, args, kwargs, None).token_axis()
+    except Exception as error:
+        raise ForwardError(str(error)) from error
+    return 1 if axis is None else axis
+
+
+def _pass(model: nn.Module, blocks: list[str], args: tuple, kwargs: dict[str, Any], mask: Tensor | None) -> "_Surveyor":
+    seen = _Surveyor(model, blocks, mask)
+    # a key-value cache would be filled by this pass
+    kwargs = {k: copy.deepcopy(v) if is_cache(v) else v for k, v in kwargs.items()}
+    with untouched(model), evaluated(model), hooks_away(model), torch.no_grad(), Watcher(seen):
+        model.forward(*args, **kwargs)
+    return seen
+
+
+def is_cache(value: Any) -> bool:
+    """Whether a value is a key-value cache of Hugging Face, which every pass makes longer."""
+    return hasattr(value, "get_seq_length")
+
+
+def _is_called(model: nn.Module, path: str) -> bool:
+    return not isinstance(model.get_submodule(path), nn.ModuleList)
+
+
+def _called(model: nn.Module, path: str) -> list[str]:
+    """The block itself; or, when it is a list that nobody calls, the modules in it that are."""
+    if _is_called(model, path):
+        return [path]
+    children = model.get_submodule(path).named_children()
+    return [part for name, _ in children for part in _called(model, f"{path}.{name}")]
+
+
+@contextmanager
+def evaluated(model: nn.Module) -> Iterator[None]:
+    """In evaluation mode, so that no block is dropped by chance."""
+    training = [module for module in model.modules() if module.training]
+    try:
+        for module in training:
+            module.training = False
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@contextmanager
+def hooks_away(model: nn.Module) -> Iterator[None]:
+    """Take hooks off the modules for a while, but those of torch.distributed: this pass is nobody else's business."""
+    kept = [(module, {name: getattr(module, name) for name in HOOKS}) for module in model.modules()]
+    try:
+        for module, hooks in kept:
+            for name, own in hooks.items():
+                needed = [(k, hook) for k, hook in own.items() if _module_of(hook).startswith("torch.distributed")]
+                setattr(module, name, OrderedDict(needed))
+        yield
+    finally:
+        for module, hooks in kept:
+            for name, own in hooks.items():
+                setattr(module, name, own)
+
+
+def _module_of(hook: Any) -> str:
+    return getattr(hook, "__module__", None) or ""
+
+
+class _Surveyor:
+    """A listener that notes where blocks start and end, and whether the first self-attention of each is causal."""
+
+    everything = False
+
+    def __init__(self, model: nn.Module, blocks: list[str], mask: Tensor | None) -> None:
+        self.model, self.blocks, self.mask = model, blocks, mask
+        self.halves = {i for i, path in enumerate(blocks) if not _is_called(model, path)}  # entries of lists
+        self.frames = Frames()
+        self.tokens: Tensor | None = None
+        self.verdicts: dict[int, bool] = {}
+        self._entries: dict[int, str] = {}
+        self._exits: dict[int, str] = {}
+        self._attentions: dict[int, int] = {}
+        self._block: int | None = None
+
+    def modules(self) -> Iterable[Watched]:
+        for index, path in enumerate(self.blocks):
+            for part in _called(self.model, path):
+                yield Watched(self.model.get_submodule(part), self._enters(index, part), self._leaves(index, part))
+
+    def closed(self, failed: bool) -> None: ...
+
+    def _enters(self, index: int, path: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple, kwargs: dict) -> None:
+            if index not in self.halves:
+                self._attentions[index] = 0  # of this call: ALBERT calls one block many times
+            self._block = index
+            tokens = first_tokens(args, kwargs)
+            if tokens is not None:
+                self._entries.setdefault(index, path)
+                self.tokens = tokens
+
+        return hook
+
+    def _leaves(self, index: int, path: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+            self._exits[index] = path
+            self._block = None if index not in self.halves else self._block
+
+        return hook
+
+    def token_axis(self) -> int | None:
+        return None if self.tokens is None else self.frames.axis_of(tuple(self.tokens.shape))
+
+    def is_square(self) -> bool:
+        return self.tokens is not None and self.frames.is_ambiguous(tuple(self.tokens.shape))
+
+    def missing(self) -> list[str]:
+        return [
+            path for index, path in enumerate(self.blocks) if index not in self._entries or index not in self._exits
+        ]
+
+    def spans(self) -> list[Span]:
+        """The blocks in order; an entry of a list that attends is one block with the entries after it that do not."""
+        groups: list[list[int]] = []
+        for index in sorted(index for index in self._entries if index in self._exits):
+            alone = index not in self.halves or self._attentions.get(index)
+            if alone or not groups:
+                groups.append([])
+            groups[-1].append(index)
+        return [
+            Span(
+                self.blocks[group[0]],
+                self._entries[group[0]],
+                self._exits[group[-1]],
+                sum(self._attentions.get(index, 0) for index in group),
+            )
+            for group in groups
+        ]
+
+    def operation(self, op: Operation) -> Any:
+        result = op.run()
+        seen = attention_in(op, result)
+        if seen is not None and self._block is not None and self.tokens is not None:
+            self._count(seen, self._block, self.tokens)
+        return result
+
+    def _count(self, seen: AttentionSeen, block: int, tokens: Tensor) -> None:
+        batch = seen.batch_for(tokens)
+        if batch is None:
+            return
+        self._attentions[block] = self._attentions.get(block, 0) + 1
+        if self._attentions[block] > 1 or seen.queries != seen.keys or seen.queries < 2:
+            return  # the first attention of a block is its self-attention
+        self.frames.add(batch, seen.queries)
+        fits = self.mask is not None and tuple(self.mask.shape) == (batch, seen.queries)
+        verdict = is_causal(seen.folded(batch), self.mask if fits else None)
+        if verdict is not None:
+            self.verdicts[block] = verdict

@@ -1,0 +1,147 @@
+"""The one eye on a running model: hooks on the modules that a listener names, and every torch function in between.
+
+A listener is told of each operation before it runs and gives back the result that goes on, so that it can measure
+(recorder.py), follow the residual stream and change it (follower.py), or compute something else in its place.
+"""
+
+import types
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from depthscope.traces.operations import ROLES, Operation
+
+Before = Callable[[nn.Module, tuple, dict], Any]  # module, args, kwargs -> others in their place, or None
+After = Callable[[nn.Module, tuple, dict, Any], Any]  # and the output -> another, or None
+
+
+class Watched(NamedTuple):
+    """A module, and what to call before and after it. first: before other hooks. always: also when the module fails."""
+
+    module: nn.Module
+    before: Before | None = None
+    after: After | None = None
+    first: bool = False
+    always: bool = False
+
+
+class Listener(Protocol):
+    """What is told of a forward pass."""
+
+    everything: bool  # whether operations without a role are of interest at the moment
+
+    def modules(self) -> Iterable[Watched]:
+        """The modules to be told of."""
+        ...
+
+    def operation(self, op: Operation) -> Any:
+        """A torch function is called: op.run(), or what takes its place."""
+        ...
+
+    def closed(self, failed: bool) -> None:
+        """The pass has ended."""
+        ...
+
+
+class Watcher(TorchFunctionMode):
+    """While entered, tells a listener of the modules it named and of the torch functions that have a role."""
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__()
+        self.listener = listener
+        self._handles: list[Any] = []
+
+    def __enter__(self) -> "Watcher":
+        try:
+            for watched in self.listener.modules():
+                self._hook(watched)
+        except BaseException:
+            self._unhook()
+            raise
+        super().__enter__()
+        return self
+
+    def _hook(self, watched: Watched) -> None:
+        module, before, after, first, always = watched
+        if before is not None:
+            self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True, prepend=first))
+        if after is not None:
+            handle = module.register_forward_hook(after, with_kwargs=True, prepend=first, always_call=always)
+            self._handles.append(handle)
+
+    def _unhook(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._unhook()
+        self.listener.closed(error[0] is not None)
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if func is F.multi_head_attention_forward:
+            with self._again():
+                return body_of(func)(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        role = ROLES.get(name)
+        if role is None and not self.listener.everything:
+            return func(*args, **(kwargs or {}))
+        return self.listener.operation(Operation(func, name, role, args, kwargs or {}))
+
+    @contextmanager
+    def _again(self) -> Iterator[None]:
+        """Be asked inside one's own call too."""
+        super().__enter__()
+        try:
+            yield
+        finally:
+            super().__exit__(None, None, None)
+
+
+@cache
+def body_of(func: Any) -> Any:
+    """multi_head_attention_forward without its hand-over to function modes: a copy of the function, torch untouched.
+
+    The hand-over is one test at its top; with that test answered "no", the calls inside reach the watcher.
+    """
+    names = {**func.__globals__, "has_torch_function": lambda _: False}
+    body = types.FunctionType(func.__code__, names, func.__name__, func.__defaults__, func.__closure__)
+    body.__kwdefaults__ = func.__kwdefaults__
+    return body
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """Let a remedy compute for itself: its own sums and softmaxes are not the model's."""
+    held = []
+    try:
+        while torch._C._len_torch_function_stack():
+            held.append(torch._C._pop_torch_function_stack())
+        yield
+    finally:
+        for mode in reversed(held):
+            torch._C._push_on_torch_function_stack(mode)
+
+
+class OuterNorms:
+    """Norms that are modules, one event each: a norm inside a norm is a part of it."""
+
+    def __init__(self, on_norm: Callable[[nn.Module, tuple, dict, Any], Any]) -> None:
+        self.on_norm, self.open = on_norm, 0
+
+    def watched(self, module: nn.Module, *, first: bool = False) -> Watched:
+        return Watched(module, self._begins, self._ends, first)
+
+    def _begins(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        self.open += 1
+
+    def _ends(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
+        self.open -= 1
+        return None if self.open else self.on_norm(module, args, kwargs, output)
