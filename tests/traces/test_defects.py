@@ -44,8 +44,7 @@ def fresh_compiler() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("compiled", "site"),
-    [(_whole, "block_out"), (_whole, "sa_out"), (_in_place, "sa_out"), (_block_by_block, "sa_out")],
+    ("compiled", "site"), [(_whole, "block_out"), (_in_place, "sa_out"), (_block_by_block, "sa_out")]
 )
 @pytest.mark.usefixtures("fresh_compiler")
 @torch.no_grad()
@@ -97,11 +96,15 @@ def test_scan_and_forecast_of_a_time_first_model_agree(attention: str, sequences
         assert forecast[-1] == pytest.approx(truth[-1], abs=0.08)
 
 
+DIFFERENT = ("token_axis", "response_error")  # the second is the answer to a random nudge
+
+
 def numbers_in(record: Any) -> list[float]:
     """All numbers of a record, in their order."""
-    if isinstance(record, dict | list):
-        values = record.values() if isinstance(record, dict) else record
-        return [number for value in values for number in numbers_in(value)]
+    if isinstance(record, dict):
+        return [number for name, value in record.items() if name not in DIFFERENT for number in numbers_in(value)]
+    if isinstance(record, list):
+        return [number for value in record for number in numbers_in(value)]
     return [float(record)] if isinstance(record, int | float) else []
 
 
@@ -113,8 +116,6 @@ def test_every_verb_takes_the_same_axis_for_the_tokens(sequences: int) -> None:
     X, Y = given(way), given(batch_first.way)
     for verb in (ds.scan, ds.ablate, ds.forecast, ds.paths, ds.bounds, ds.spectrum):
         one, other = (numbers_in(verb(m, x).to_dict()) for m, x in ((time_first, X), (batch_first, Y)))
-        if verb in (ds.scan, ds.ablate):  # they say which axis it is
-            one, other = ([number for number in numbers if number not in (0, 1)] for numbers in (one, other))
         assert one == pytest.approx(other, abs=1e-6, rel=1e-6, nan_ok=True), verb.__name__
     with ds.fix_(time_first, HALF), ds.fix_(batch_first, HALF):
         torch.testing.assert_close(time_first(X).transpose(0, 1), batch_first(Y))
