@@ -20,7 +20,6 @@ from part_spellings import (
     B,
     Conv1D,
     D,
-    N,
 )
 from torch import Tensor, nn
 
@@ -94,7 +93,7 @@ def heads_of(home: Matrices, x: Tensor) -> Tensor:
     q, k, v = home.times("qkv", x).chunk(3, -1) if way.fused else (home.times(name, x) for name in "qkv")
     axes = (1, 2, 0, 3) if way.time_first else (0, 2, 1, 3)
     q, k, v = (t.unflatten(-1, (HEADS, -1)).permute(axes) for t in (q, k, v))  # (B, h, n, d_h)
-    hidden = torch.ones(N, N, dtype=torch.bool).triu(1) if way.causal else None
+    hidden = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool).triu(1) if way.causal else None
     Y = ATTENTIONS[way.attention](q, k, v, hidden)
     return Y.permute((2, 0, 1, 3) if way.time_first else (0, 2, 1, 3)).flatten(-2)
 
@@ -103,8 +102,7 @@ def attended(home: Matrices, x: Tensor) -> Tensor:
     """Attention's branch."""
     way = home.way
     if way.attention == "nn.MultiheadAttention":
-        hidden = torch.ones(N, N, dtype=torch.bool).triu(1) if way.causal else None
-        y = home.mha(x, x, x, attn_mask=hidden, need_weights=False)[0]
+        y = home.mha(x, x, x, need_weights=False)[0]
     elif way.branch == "low rank":
         y = home.times("o_out", home.times("o_in", heads_of(home, x)))
     else:
