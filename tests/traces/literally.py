@@ -80,6 +80,18 @@ def weight(block: Block, name: str) -> tuple[Tensor, Tensor]:
     raise AssertionError(f"the block has no matrix {name}")
 
 
+def value_and_output(block: Block) -> tuple[Tensor, Tensor]:
+    """W_V and W_O of all heads beside each other, (d, d) each."""
+    if block.way.attention == "nn.MultiheadAttention":
+        mha = block.mixer.mha
+        return mha.in_proj_weight.chunk(3)[2].mT, mha.out_proj.weight.mT
+    W_V = weight(block, "qkv")[0].chunk(3, -1)[2] if block.way.fused else weight(block, "v")[0]
+    if block.way.branch == "low rank":
+        return W_V, weight(block, "o_in")[0] @ weight(block, "o_out")[0]
+    one_matrix = block.way.wiring == "x + cat(a, f) W"
+    return W_V, weight(block, "out")[0][: len(W_V)] if one_matrix else weight(block, "o")[0]
+
+
 def _times(block: Block, name: str, X: Tensor) -> Tensor:
     W, b = weight(block, name)
     return X @ W + b
