@@ -65,7 +65,7 @@ def test_a_scan_of_a_cut_model_sees_what_the_cut_model_does(name: str, removed: 
     hand = built(name)
     with ds.without_(hand.model, *removed) as handle:
         scan = ds.scan(hand.model, hand.inputs)
-    parts = handle.remedy.parts
+    parts = handle.parts
     with torch.no_grad():
         states = hand.run(parts)[1]
     time_first = name == "xlnet"

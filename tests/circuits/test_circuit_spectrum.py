@@ -9,13 +9,14 @@ import torch
 from torch import Tensor, nn
 
 import depthscope as ds
-from depthscope.circuits._apart import growth_apart
-from depthscope.circuits._attention_spectrum import attention_eigenvalues
-from depthscope.circuits._layers import Layer, layer_of
-from depthscope.circuits._reads import Reads, norm_in, read_reads
+from depthscope.circuits.attention_eigenvalues import attention_eigenvalues
+from depthscope.circuits.attention_layer import Layer, layer_of
 from depthscope.circuits.circuit import read_circuit
+from depthscope.circuits.growth_of_differences import growth_apart
+from depthscope.circuits.skip_and_norm import Reads, norm_in, read_reads
 from depthscope.circuits.spectrum import spectrum
 from depthscope.circuits.spectrum_record import Spectrum
+from depthscope.circuits.subject import subject_of
 from depthscope.circuits.weights import HeadWeights
 from depthscope.errors import HookError, RecordError, StochasticError, UsageError
 from depthscope.experiments.spectra import cyclic_attention
@@ -59,7 +60,7 @@ def test_margin_is_that_of_the_dense_layer(name: str) -> None:
     """With all heads' attention set to their mean, the block is a Kronecker sum that a dense solver can take whole."""
     model, inputs = family(name)
     found = spectrum(model, inputs)
-    circuit, reads = read_circuit(model, inputs), read_reads(model, inputs)
+    circuit, reads = read_circuit(model, inputs), read_reads(subject_of(model, inputs))
     for index in range(DEPTH):
         layer = layer_of(circuit.weights[index], reads[index], circuit.mask)
         P = circuit.P[index]
@@ -71,7 +72,7 @@ def test_margin_is_that_of_the_dense_layer(name: str) -> None:
 
 def test_heads_apart_equal_the_dense_layer() -> None:
     model, inputs = family("gpt2")
-    circuit, reads = read_circuit(model, inputs), read_reads(model, inputs)
+    circuit, reads = read_circuit(model, inputs), read_reads(subject_of(model, inputs))
     for index in range(DEPTH):
         layer, P = layer_of(circuit.weights[index], reads[index], None), circuit.P[index][0]
         found, moved = growth_apart(layer, P, steps=2000)
@@ -196,11 +197,13 @@ def test_small_tokens_are_divided_by_epsilon_too() -> None:
 
 def test_skips_are_weighed_and_what_is_no_skip_is_said() -> None:
     model, inputs = family("classic")
-    assert all(read.skip == pytest.approx(1.0) and read.unexplained < 1e-9 for read in read_reads(model, inputs))
+    assert all(
+        read.skip == pytest.approx(1.0) and read.unexplained < 1e-9 for read in read_reads(subject_of(model, inputs))
+    )
     deep = ds.models.classic(depth=2, d=D, h=H, wiring="deep_norm", alpha=1.0)
     with ds.fix_(deep, ds.remedies.DeEscalate(tau=0.5), at="block_out"):
         assert "not in the verdict" in spectrum(deep, torch.randn(B, N, D)).notes[0]
-    assert all(read.skip > 1.1 for read in read_reads(deep, torch.randn(B, N, D)))
+    assert all(read.skip > 1.1 for read in read_reads(subject_of(deep, torch.randn(B, N, D))))
     eye, nothing = torch.eye(D, dtype=torch.float64), torch.zeros(D, dtype=torch.float64)
     odd = layer_of(HeadWeights(eye[None], eye[None], nothing[None], nothing), Reads(unexplained=0.5, skip=3.0), None)
     assert odd.factor == 1.0 and "skips count as 1" in odd.notes[0]

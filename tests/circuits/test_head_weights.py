@@ -8,8 +8,8 @@ import transformers as T
 from torch import Tensor, nn
 
 import depthscope as ds
-from depthscope.circuits._norm_scale import norm_scale
 from depthscope.circuits.circuit import read_circuit
+from depthscope.circuits.norm_scale import norm_scale
 from depthscope.circuits.weights import HeadWeights, read_weights
 from depthscope.errors import HookError, UsageError
 from depthscope.models.resolve import presets

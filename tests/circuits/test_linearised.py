@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import depthscope as ds
 from depthscope.circuits.linearised import linearise
-from depthscope.circuits.weights import looked_at
+from depthscope.circuits.subject import subject_of
 from depthscope.errors import HookError
 from scans.families import FAMILIES
 
@@ -16,7 +16,7 @@ NAMES = [name for name in FAMILIES if not name.endswith("-train")]
 
 
 def split(model: nn.Module, X: Tensor, line: str = "secant"):
-    return linearise(model, *looked_at(model, X, None), line=line)
+    return linearise(subject_of(model, X), line=line)
 
 
 @pytest.mark.parametrize("line", ["secant", "tangent"])

@@ -11,7 +11,7 @@ from torch import nn
 
 import depthscope as ds
 from depthscope.circuits.linearised import linearise
-from depthscope.circuits.weights import looked_at
+from depthscope.circuits.subject import subject_of
 from depthscope.errors import HookError, MaskError, RecordError, UnknownNameError, UsageError
 from depthscope.reports.paths import rows
 from depthscope.theory.paths import along_path, every_path
@@ -37,7 +37,7 @@ def test_shares_of_lengths_and_biases_sum_to_one() -> None:
 
 def test_numbers_are_those_of_the_parts_sequence_by_sequence() -> None:
     model = plain()
-    found, parts = ds.paths(model, TOKENS), linearise(model, *looked_at(model, TOKENS, None))
+    found, parts = ds.paths(model, TOKENS), linearise(subject_of(model, TOKENS))
     sizes = torch.stack([torch.stack([X.norm() for X in part]) for part in parts.parts])
     whole = torch.stack([X.norm() for X in parts.output])
     torch.testing.assert_close(found.norm, (sizes / whole).mean(1))

@@ -8,8 +8,8 @@ from torch import Tensor
 
 import depthscope as ds
 from depthscope.errors import UnknownNameError, UsageError
-from depthscope.remedies import DeEscalate
 from depthscope.interventions.means import MEANS, Stretch, token_mean
+from depthscope.remedies import DeEscalate
 
 quick = settings(max_examples=25, deadline=None, derandomize=True)
 

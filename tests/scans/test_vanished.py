@@ -1,6 +1,5 @@
 """A head that is given nothing: the scan says so, with the ratio that hooks find, and only then."""
 
-import itertools
 import re
 
 import pytest
@@ -9,8 +8,10 @@ import transformers as T
 from torch import Tensor, nn
 
 import depthscope as ds
-from depthscope.traces.head import watch_reads
-from depthscope.traces.log import Call, Log, State
+from depthscope.scans.readers import StateReader
+from depthscope.traces.blocks import candidates
+from depthscope.traces.recorder import Recorder
+from depthscope.traces.watcher import Watcher
 
 X = torch.randn(4, 9, 32, generator=torch.Generator().manual_seed(3))
 WORD = "VANISHED"
@@ -199,20 +200,17 @@ def test_a_first_token_that_was_erased() -> None:
 
 def test_only_what_is_smaller_than_the_tokens_is_looked_at() -> None:
     """No module inside the blocks: that is why it costs nothing."""
-    model, clock = Classifier().eval(), itertools.count()
-    tokens = State("encoder.layers.0", 0, tuple(X.shape), "float32")
-    log = Log(calls=[Call("encoder.layers.0", 0, 1, tokens, tokens)])
+    model = Classifier().eval()
     seen: list[Tensor] = []
-    model.head.register_forward_hook(lambda _, args, out: seen.extend((args[0], out)))
-    handles = [h for p, m in model.named_modules() for h in watch_reads(p, m, log, lambda: next(clock))]
-    with torch.no_grad():
+    handle = model.head.register_forward_hook(lambda _, args, out: seen.extend((args[0], out)))
+    recorder = Recorder(model, candidates(model, None), StateReader([], None), lambda seen, X: None)
+    with torch.no_grad(), Watcher(recorder):
         model(X)
-    assert [(r.path, r.order) for r in log.reads] == [("head", 0), ("", 1)]
-    assert [r.rms for r in log.reads] == pytest.approx([rms(t) for t in seen], rel=1e-5)
-    for handle in handles:
-        handle.remove()
+    handle.remove()
+    assert [r.path for r in recorder.log.reads] == ["head", ""]
+    assert [r.rms for r in recorder.log.reads] == pytest.approx([rms(t) for t in seen], rel=1e-5)
     model(X)
-    assert len(log.reads) == 2
+    assert len(recorder.log.reads) == 2
 
 
 # what must not be taken for it

@@ -159,10 +159,20 @@ class Inside(AroundPass):
 class _AtSite(StreamListener):
     def __init__(self, meets: Meets, met: set[str]) -> None:
         self.meets, self.met = meets, met
+        self.hears_everything = meets.at == "ffn_in"  # whatever reads the sum that attention has joined
 
     def site(self, now: Passage, name: str, tokens: Tensor) -> Tensor:
         self.met.add(name)
         return self.meets.fixed(now.block, tokens) if name == self.meets.at else tokens
+
+    def ends(self, now: Passage, tokens: Tensor | None) -> None:
+        """Refuse a block in which the site turned out to be another than it seemed, before anybody goes on with it."""
+        wrong = {"attn_in": now.shares_reading, "ffn_in": now.aside or now.late}.get(self.meets.at, now.late)
+        if wrong and tokens is not None:
+            raise HookError(
+                f"attention and feed-forward network must follow each other for {self.meets}; in {now.block} of "
+                f"{type(self.meets.model).__name__} they read the same tokens side by side. Use block_in or block_out."
+            )
 
 
 def refuse_checkpointing(meets: Any) -> None:

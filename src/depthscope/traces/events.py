@@ -28,6 +28,11 @@ class Passage:
     joint: bool = False  # attention was mixed with something else before the first sum
     sums: int = 0
     moves: int = 0  # how often the stream has become another tensor, or other numbers
+    read_at: int = -1  # after how many of them anything but a sum has read it
+    norms_before: int = 0  # norms of the stream before attention
+    norms: int = 0  # norms of the stream, all
+    aside: bool = False  # the feed-forward network does not read the sum that attention has joined
+    late: bool = False  # attention joins the stream after the network has
     entered_ffn: bool = False
     attention_got: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # what it was to read, and what it got
 
@@ -60,6 +65,11 @@ class Passage:
     def is_parallel(self) -> bool:
         """Attention and feed-forward network are put together before they join the stream, as in GPT-NeoX."""
         return self.matrices > 1 or self.joint
+
+    @property
+    def shares_reading(self) -> bool:
+        """What attention reads cannot be told from what the network reads: one norm serves both, or both come first."""
+        return (self.joint or self.aside or self.late) and (self.norms_before != 1 or self.norms == 1)
 
     def is_stream(self, value: Any) -> bool:
         return value is self.stream or any(value is other for other in self.standing)

@@ -39,7 +39,7 @@ class Follower:
     def everything(self) -> bool:
         """On the way from attention to the stream, and where the listener wants to hear all."""
         now = self.listener.open
-        return now is not None and (self.listener.hears_everything or now.awaits_branch)
+        return now is not None and (self.listener.hears_everything or self._lineage.active)
 
     def modules(self) -> Iterable[Watched]:
         for span in set(self.spans):
@@ -47,7 +47,8 @@ class Follower:
             yield Watched(first, before=self._begins(span))
             yield Watched(last, after=self._ends, always=True)
         inside = {id(m): m for root in self._roots() for m in self.model.get_submodule(root).modules()}
-        for module in inside.values():
+        whole = [self.model.get_submodule(span.entry) for span in self.spans if span.entry == span.exit]
+        for module in (m for m in inside.values() if m not in whole):  # a block is not what reads its own input
             if is_norm(module):
                 yield self._norms.watched(module, first=self.listener.norms_first)
             elif isinstance(module, nn.MultiheadAttention) or next(module.children(), None) is None:
@@ -96,6 +97,7 @@ class Follower:
         now = self.listener.open
         if now is None or not any(now.is_stream(v) for v in (*args, *kwargs.values())):
             return None
+        now.read_at = now.moves
         self.listener.reads(now)
         if now.attended or now.pre_norm:
             return None
@@ -120,10 +122,12 @@ class Follower:
         op = self.listener.before(now, op)
         if op.role in ("sum", "product"):
             return self._pair(now, op)
+        if op.role != "question" and any(map(now.is_stream, op.args)):
+            now.read_at = now.moves
         if op.role == "norm" and not self._norms.open:
             source = op.args[0] if op.args else op.kwargs.get("input")
             return self._normed(Norm(source, op, op.run))
-        made = self._lineage.asked(op) if now.awaits_branch else ()
+        made = self._lineage.asked(op)
         result = self.listener.operation(now, op)
         if op.role in ("attention", "softmax") and attention_in(op, result) is not None:
             now.heard += 1
@@ -137,13 +141,13 @@ class Follower:
     def _trace(self, now: Passage, op: Operation, result: Any, made: tuple[bool, ...]) -> None:
         if made:
             self._lineage.follow(op, result, made)
-            now.joint |= self._lineage.mixed
+            now.joint |= self._lineage.mixed and not now.sums
 
     def _pair(self, now: Passage, op: Operation) -> Any:
         stands = [now.is_stream(a) for a in op.args[:2]]
         if op.role == "sum" and any(stands):
             return self._join(now, op, stands)
-        made = self._lineage.asked(op) if now.awaits_branch else ()
+        made = self._lineage.asked(op)
         result = self.listener.operation(now, op)
         if op.role == "product" and any(stands) and any(is_scalar(a) for a in op.args[:2]):
             now.standing.append(result)
@@ -153,12 +157,15 @@ class Follower:
     def _join(self, now: Passage, op: Operation, stands: list[bool]) -> Any:
         """A sum that has the stream as one operand. stands: which operands are the stream."""
         before = op.args[:2]
+        attended = any(map(self._lineage.made, before))
         if now.awaits_branch and stands.count(True) == 1:
             op = op.with_args(*(a if s else self._branch(now, a) for a, s in zip(before, stands, strict=True)))
         result = self.listener.join(now, Join(op, stands))
         if not isinstance(result, Tensor) or not all(isinstance(a, Tensor) and a.shape == result.shape for a in before):
             return result
-        self._lineage.end()
+        if attended:
+            now.late |= now.sums >= now.heard  # something else has joined between this attention and here
+            self._lineage.end()
         return self._summed(now, result, in_place=op.in_place)
 
     def _branch(self, now: Passage, branch: Any) -> Any:
@@ -169,6 +176,7 @@ class Follower:
     def _summed(self, now: Passage, result: Tensor, *, in_place: bool) -> Tensor:
         if not now.attended:
             return now.moves_to(result)
+        now.aside |= now.sums == now.attentions and now.read_at != now.moves
         now.sums += 1
         new = result
         if now.is_parallel:  # X + SA(X) + FFN(X) has one sum, and no stream between the two
@@ -189,8 +197,9 @@ class Follower:
         result = self.listener.norm(now, norm)
         if not now.is_stream(norm.source):
             return result
+        now.norms, now.read_at = now.norms + 1, now.moves
         if not now.attended:
-            now.pre_norm = True
+            now.pre_norm, now.norms_before = True, now.norms_before + 1
             result = self.listener.site(now, "attn_in", result)
             now.standing.append(result)
             return result

@@ -18,17 +18,23 @@ class Lineage:
     """The tensors that attention made, from one attention to the sum with the stream."""
 
     def __init__(self) -> None:
+        self.active = False
         self.mixed = False  # with tokens that attention did not make
         self._made: Known[bool] = Known()
 
     def begin(self, result: Any) -> None:
         """Attention gave this."""
+        self.active = True
         for tensor in _tensors((result,)):
             self._made.add(tensor, True)
 
     def end(self) -> None:
-        self.mixed = False
+        self.active = self.mixed = False
         self._made.clear()
+
+    def made(self, tensor: Any) -> bool:
+        """Whether attention made this tensor."""
+        return self._made.find(tensor) is not None
 
     def follow(self, op: Operation, result: Any, known: tuple[bool, ...]) -> None:
         """A function ran. known: which of its tensors attention made, asked before it ran (it may write into them)."""
@@ -41,8 +47,8 @@ class Lineage:
         self.begin(result)
 
     def asked(self, op: Operation) -> tuple[bool, ...]:
-        """Which tensors among the arguments attention made."""
-        return tuple(self._made.find(tensor) is not None for tensor in _tensors(op.args))
+        """Which tensors among the arguments attention made; () between a sum with the stream and the next attention."""
+        return tuple(map(self.made, _tensors(op.args))) if self.active else ()
 
 
 def _tensors(values: tuple | list) -> Iterator[Tensor]:

@@ -9,7 +9,7 @@ ROLES: dict[str, str] = {
     **dict.fromkeys(("add", "add_", "__add__", "__radd__", "__iadd__"), "sum"),
     **dict.fromkeys(("mul", "mul_", "__mul__", "__rmul__"), "product"),
     **dict.fromkeys(("linear", "addmm", "conv1d", "conv2d"), "matrix"),
-    **dict.fromkeys(("matmul", "__matmul__", "mm", "bmm", "einsum"), "matmul"),  # a matrix where one operand is weights
+    **dict.fromkeys(("matmul", "__matmul__", "mm", "bmm", "einsum"), "weights"),  # where one operand is weights
     **dict.fromkeys(("layer_norm", "rms_norm"), "norm"),
     "scaled_dot_product_attention": "attention",
     "softmax": "softmax",  # attention where its result is (n, n)
@@ -43,8 +43,8 @@ class Operation:
             named = [key for key in ("input", "other") if key in kwargs]
             args = (*args, *(kwargs[key] for key in named))
             kwargs = {key: value for key, value in kwargs.items() if key not in named}
-        if role == "matmul":
-            role = "matrix" if any(map(is_weight, operands_of(args))) else None
+        if role == "weights" and not any(map(is_weight, operands_of(args))):
+            role = None
         self.func, self.name, self.role, self.args, self.kwargs = func, name, role, args, kwargs
 
     def run(self) -> Any:

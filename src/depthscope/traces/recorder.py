@@ -43,16 +43,21 @@ class Recorder:
         self.on_state, self.on_attention = on_state, on_attention
         self.silence_dropout, self.on_call = silence_dropout, on_call
         self.log = Log(frames=Frames() if frames is None else frames)
-        self.everything = False  # on the way from attention to the stream
         self._clock = 0
         self._stack: list[Call] = []
         self._norms = OuterNorms(self._norm_ends)
         self._known: Known[tuple[State, float]] = Known()  # which state a tensor is, and by what factor it is scaled
         self._lineage = Lineage()
         self._waiting: list[tuple[Tensor, Tensor, State, bool]] = []
-        self._latest: Tensor | None = None
+        self._latest: Tensor | None = None  # of the states that attention may read
+        self._stranger: Tensor | None = None  # tokens that a matrix has read since, and that are none of the states
         self._bias: Tensor | None = None
         self._followed: list[Any] = []  # hooks on tensors, for their gradients; they outlive the forward pass
+
+    @property
+    def everything(self) -> bool:
+        """On the way from attention to the stream, what is mixed into it is of interest."""
+        return self._lineage.active
 
     def modules(self) -> Iterable[Watched]:
         """Candidates and norms; parts of lists that nobody calls, for their paths; what may read a pooled vector."""
@@ -82,7 +87,7 @@ class Recorder:
         self._known.clear()
         self._lineage.end()
         self._waiting.clear()
-        self._latest = None
+        self._latest = self._stranger = None
 
     def _tick(self) -> int:
         self._clock += 1
@@ -170,7 +175,8 @@ class Recorder:
         """
         known = self._known.find(tensor)
         state = known[0] if known is not None and known[1] == 1.0 else self._new(tensor, path)
-        self._latest = tensor if leads else self._latest
+        if leads:
+            self._latest, self._stranger = tensor, None
         self._measure(tensor, tensor, state, whole)
         return state
 
@@ -217,11 +223,11 @@ class Recorder:
             return self._pair(op)
         if role == "norm" and self._norms.open:
             return op.run()
-        made = self._lineage.asked(op) if self.everything else ()
+        made = self._lineage.asked(op)
         dropped = role in ("dropout", "attention") and drops(op)
         self.log.dropout |= dropped
         result = without_dropout(op) if dropped and self.silence_dropout else op.run()
-        if role == "matrix":
+        if role in ("matrix", "weights"):
             self._matrix(op)
         elif role == "norm":
             self._norm(op.args[0] if op.args else None, result, self._path)
@@ -230,7 +236,6 @@ class Recorder:
             if seen is not None:
                 self._attention(seen)
                 self._lineage.begin(result)
-                self.everything = True
         if made:
             self._lineage.follow(op, result, made)
         return result
@@ -239,26 +244,26 @@ class Recorder:
         """A sum or a product: of states that are known, or on the way from attention to one."""
         pair = op.args[:2]
         known = [self._known.find(a) for a in pair]
-        made = self._lineage.asked(op) if self.everything else ()
+        made = self._lineage.asked(op)
         result = op.run()
         if op.role == "product":
             self._product(pair, known, result)
         elif any(known) and all(isinstance(a, Tensor) and a.shape == result.shape for a in pair):
-            self._sum(known, result)
+            self._sum(known, result, float(op.kwargs.get("alpha", 1.0)))
             return result
         if made:
             self._lineage.follow(op, result, made)
         return result
 
-    def _sum(self, known: list, result: Tensor) -> None:
+    def _sum(self, known: list, result: Tensor, alpha: float) -> None:
         state = self._new(result, self._path)
-        self._latest = result
+        self._latest, self._stranger = result, None
         self._measure(result, result, state, self._between)
         bias = 0.0 if self._bias is None else float(self._bias.detach().double().square().sum())
-        operands = [k or (None, 1.0) for k in known]
+        first, second = (k or (None, 1.0) for k in known)
+        operands = [first, (second[0], alpha * second[1])]
         self.log.adds.append(Add(self._path, state.order, operands, state, bias, self._lineage.mixed))
         self._lineage.end()
-        self.everything = False
 
     def _norm(self, source: Any, result: Any, path: str) -> None:
         """A norm, module or function, of the tokens of the block around it, not of queries and keys."""
@@ -286,9 +291,19 @@ class Recorder:
 
     def _matrix(self, op: Operation) -> None:
         self.log.matrices.append(self._tick())
-        bias = op.named().get("bias")
+        call = op.named()
+        tokens, bias = call.get("input"), call.get("bias")
+        self._stranger = self._none_of_the_states(tokens)
         fits = isinstance(bias, Tensor) and self._latest is not None and bias.shape == self._latest.shape[-1:]
         self._bias = bias if fits else None
+
+    def _none_of_the_states(self, tokens: Any) -> Tensor | None:
+        """Tokens that a matrix reads and that were never seen as a state: of a norm that is written out, say."""
+        latest = self._latest
+        if latest is None or not isinstance(tokens, Tensor) or tokens.numel() != latest.numel():
+            return None
+        same = tokens.shape[-1] != latest.shape[-1] or tokens.data_ptr() == latest.data_ptr()  # a view, as Conv1D makes
+        return None if same or self._known.find(tokens) is not None else tokens.detach().reshape(latest.shape)
 
     def _attention(self, seen: AttentionSeen) -> None:
         tokens = self._latest
@@ -299,7 +314,8 @@ class Recorder:
             return
         self.log.frames.add(batch, seen.queries)
         self._settle(assume=False)
-        X = tokens_last(tokens, self.log.frames.axis_of(tuple(tokens.shape)) or 0)
+        read = tokens if self._stranger is None else self._stranger
+        X = tokens_last(read, self.log.frames.axis_of(tuple(read.shape)) or 0)
         with torch.no_grad(), torch._C.DisableTorchFunction():
             fits = tuple(X.shape[:-1]) == (batch, seen.queries)
             numbers = self.on_attention(seen.folded(batch), X if fits else None)
