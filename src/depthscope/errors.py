@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-VERBS = "scan forecast advise fix_ without_ ablate paths bounds spectrum compare train".split()
-_SAID = re.compile(rf"({'|'.join(VERBS)}): ")
+_VERB = re.compile(r"(scan|forecast|advise|fix_|without_|ablate|paths|bounds|spectrum): ")
+_NAMED = re.compile(r"[A-Za-z_][\w.]*: ")  # a remedy, a metric or a model that speaks for itself
 
 
 class DepthscopeError(Exception):
@@ -78,10 +78,10 @@ class UsageError(DepthscopeError, ValueError):
 
 def name_caller(error: DepthscopeError, verb: str) -> None:
     """Put the verb that the user called in front of the bare fact, in the place of a verb that is there already."""
-    if error.args and isinstance(error.args[0], str):
-        said = _SAID.match(error.args[0])
-        fact = error.args[0][said.end() :] if said else error.args[0]
-        error.args = (f"{verb}: {fact}", *error.args[1:])
+    said = error.args[0] if error.args and isinstance(error.args[0], str) else ""
+    inner = _VERB.match(said)
+    if said and (inner or not _NAMED.match(said)):
+        error.args = (f"{verb}: {said[inner.end() :] if inner else said}", *error.args[1:])
 
 
 @contextmanager

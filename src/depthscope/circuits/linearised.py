@@ -175,7 +175,7 @@ class _Rows(StreamListener):
         self.old, self.new = tokens, self.start.clone()
         return self.new
 
-    def before(self, now: Passage, op: Operation) -> Operation:
+    def before(self, now: Passage | None, op: Operation) -> Operation:
         if self.old is None or self.new is None:
             return op
         args, kwargs = (replaced(value, self.old, self.new) for value in (op.args, op.kwargs))

@@ -136,8 +136,8 @@ class StreamListener:
     def reads(self, now: Passage) -> None:
         """A module without children, or attention, reads the stream."""
 
-    def before(self, now: Passage, op: Operation) -> Operation:
-        """A torch function is about to run."""
+    def before(self, now: Passage | None, op: Operation) -> Operation:
+        """A torch function is about to run, in a block or between blocks."""
         return op
 
     def operation(self, now: Passage, op: Operation) -> Any:

@@ -38,8 +38,7 @@ class Follower:
     @property
     def everything(self) -> bool:
         """On the way from attention to the stream, and where the listener wants to hear all."""
-        now = self.listener.open
-        return now is not None and (self.listener.hears_everything or self._lineage.active)
+        return self.listener.hears_everything or self._lineage.active
 
     def modules(self) -> Iterable[Watched]:
         for span in set(self.spans):
@@ -117,9 +116,9 @@ class Follower:
 
     def operation(self, op: Operation) -> Any:
         now = self.listener.open
+        op = self.listener.before(now, op)
         if now is None:
             return op.run()
-        op = self.listener.before(now, op)
         if op.role in ("sum", "product"):
             return self._pair(now, op)
         if op.role != "question" and any(map(now.is_stream, op.args)):

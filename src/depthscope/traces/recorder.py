@@ -111,8 +111,9 @@ class Recorder:
             call = Call(path, self._tick())
             if candidate:
                 tokens = first_tokens(args, kwargs)
-                if tokens is None:
-                    self._read(path, (*args, *kwargs.values()))
+                if tokens is None:  # a part of a head, perhaps: its first weights read what it is given
+                    weights = next((p for p, m in module.named_modules(prefix=path) if m._parameters), path)
+                    self._read(weights, (*args, *kwargs.values()))
                 else:
                     call.source = self._see(tokens, path, whole=True)
             self._stack.append(call)

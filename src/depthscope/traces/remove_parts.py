@@ -75,8 +75,10 @@ class PartsRemover(StreamListener):
         self.cut.check_handed()
         self.on_end(now.block, self.cut.why_not(self.parts))
 
-    def before(self, now: Passage, op: Operation) -> Operation:
+    def before(self, now: Passage | None, op: Operation) -> Operation:
         cut = self.cut
+        if now is None:
+            return op
         if cut.stream is not now.stream and cut.stream is not None:
             cut.past.append(cut.stream)
             cut.stream = now.stream
