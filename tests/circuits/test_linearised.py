@@ -245,7 +245,7 @@ def test_how_a_gate_is_multiplied_makes_no_difference(kind: str, line: str) -> N
 
 
 def test_a_network_that_is_added_to_attention_is_refused() -> None:
-    with pytest.raises(HookError, match="paths: attention must join a residual stream in every block; .* parallel"):
+    with pytest.raises(HookError, match=r"paths: attention must join a residual stream in every block; .* parallel"):
         ds.paths(gated("ffn added"), torch.randn(2, 5, 8, dtype=torch.float64))
 
 
