@@ -102,5 +102,5 @@ FIRST = (
 LEGEND = (
     "t_sim: share of the signal that all tokens have in common (1 = all alike); t_div = 1 - t_sim; x attn, x ffn, "
     "x remedy: that step multiplies t_sim / t_div by this; delta, lambda_2: what attention keeps of differences "
-    "(0 = none); omega: how far it moves the mean token (-: there is none)."
+    "(0 = none); omega: how far it moves the mean token (-: the mean token is zero)."
 )
