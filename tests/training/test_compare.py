@@ -171,9 +171,12 @@ def test_equal_differences_in_all_seeds_are_no_noise() -> None:
 
 def test_two_seeds_conclude_nothing() -> None:
     text = str(compared(post_norm=[0.08, 0.1], pre_norm=[0.98, 0.96]))
-    assert "2 seeds: of no difference can it be said" in text and "differs" not in text
+    assert "2 seeds: too few to tell whether any difference is more than noise" in text and "differs" not in text
     text = str(compared(post_norm=[0.08, "diverged", 0.1], pre_norm=[0.98, 0.96, 0.97]))
-    assert "No two arms have done more than 2 of 3 seeds: of no difference can it be said" in text
+    assert (
+        "No two arms have done more than 2 of 3 seeds: too few to tell whether any difference is more than noise"
+        in text
+    )
 
 
 def test_the_seeds_that_a_difference_is_not_over_are_counted() -> None:

@@ -24,13 +24,13 @@ class Output:
 
     def __post_init__(self) -> None:
         for path in self.out or []:
+            check_writable(path)
             if Path(path).suffix not in KINDS:
                 raise UsageError(f"--out: the file must end in {', '.join(KINDS[:-1])} or .json; got {path!r}.")
             if Path(path).suffix in KINDS[1:4]:
                 from depthscope.reports.show import need_matplotlib
 
                 need_matplotlib()
-            check_writable(path)
         if self.as_json and self.as_json != "-":
             check_writable(self.as_json)
 

@@ -17,17 +17,16 @@ def remedy_called(name: str, width: int, /, **settings: Any) -> nn.Module:
     needs = [one.name for one in takes.values() if one.default is one.empty and one.name not in settings]
     for key, value in settings.items():  # "no" is a word, and every word is true to Python
         if key in takes and isinstance(takes[key].default, bool) and not isinstance(value, bool):
-            raise UsageError(f"remedy {name}: {key} must be true or false; got {value!r}.")
+            raise UsageError(f"remedy: {key} of {remedy.__name__} must be true or false; got {value!r}.")
     if "tau" in settings and "tau" not in takes:
         raise UsageError(
-            f"remedy {name}: tau is the strength of de_escalate and gain_control; {remedy.__name__} has none. "
-            "Leave it out."
+            f"remedy: tau is the strength of de_escalate and gain_control; {remedy.__name__} has none. Leave it out."
         )
     try:
         return remedy(**{key: width for key in needs if key == "d"}, **settings)
     except TypeError as error:
         raise UsageError(
-            f"remedy {name}: settings must be arguments of {remedy.__name__}; {error}. "
+            f"remedy: settings must be arguments of {remedy.__name__}; {error}. "
             f"Build it in Python: ds.fix_(model, ds.remedies.{remedy.__name__}(...))."
         ) from None
 
