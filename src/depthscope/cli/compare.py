@@ -7,16 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
+from depthscope.cli.options import Training
 from depthscope.cli.output import Output
-from depthscope.cli.settings import given, parsed
+from depthscope.cli.settings import parsed
 from depthscope.errors import UsageError
 
 
 def command(
+    learned: Training,
     *,
-    task: Annotated[
-        str, typer.Argument(help="The task: digits, cifar10, pydoc, wikitext2, sorting, ... (depthscope ls tasks).")
-    ] = "digits",
     arms: Annotated[
         str,
         typer.Option(
@@ -25,28 +24,6 @@ def command(
         ),
     ] = "post_norm,pre_norm,de_escalate",
     seeds: Annotated[int, typer.Option(help="Seeds of weights and data order, the same for all arms.")] = 3,
-    data: Annotated[str | None, typer.Option(help="Where images or text are: a file, a folder or a hub id.")] = None,
-    depth: Annotated[int | None, typer.Option(help="Blocks; else what suits the task.")] = None,
-    width: Annotated[int | None, typer.Option("--width", "--d", help="Width d; else what suits the task.")] = None,
-    heads: Annotated[int | None, typer.Option("--heads", "--h", help="Attention heads; else what suits it.")] = None,
-    ffn: Annotated[
-        int | None, typer.Option("--ffn", "--q", help="Width of the feed-forward networks; else twice d.")
-    ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs; else what suits the task.")] = None,
-    batch: Annotated[
-        int | None, typer.Option(help="Images, or rows of text, of a step; else what suits the task.")
-    ] = None,
-    lr: Annotated[
-        float | None,
-        typer.Option(
-            help="Learning rate of arms without one of their own, else what suits the task; with --search the first "
-            "that is tried."
-        ),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Another setting of recipe, model or task: --set clip=1 --set weights=xavier."),
-    ] = None,
     search: Annotated[
         int | None,
         typer.Option(help="Learning-rate trials for each arm, on the validation split; else 0 for images, 3 for text."),
@@ -70,9 +47,7 @@ def command(
     """
     from depthscope.training.compare import compare
 
-    sizes = {"depth": depth, "d": width, "h": heads, "q": ffn}
-    choices: dict[str, Any] = given(**sizes, epochs=epochs, batch=batch, lr=lr, data=data)
-    choices |= checked(parsed(settings))
+    task, choices = learned.task, learned.said(data=learned.data) | checked(parsed(learned.settings))
     shared: dict[str, Any] = {
         "processes": processes,
         "folder": folder or str(Path("out", "compare", task)),

@@ -42,6 +42,41 @@ class Chosen:
         return resolve(str(self.model), sizes, inputs=self.inputs, text=self.text)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """What is learned, by a model of which size, and how; what is not given is what suits the task."""
+
+    task: Annotated[
+        str, typer.Argument(help="The task: digits, cifar10, pydoc, wikitext2, sorting, ... (depthscope ls tasks).")
+    ] = "digits"
+    data: Annotated[str | None, typer.Option(help="Where images or text are: a file, a folder or a hub id.")] = None
+    depth: Annotated[int | None, typer.Option(help="Blocks; else what suits the task.")] = None
+    width: Annotated[int | None, typer.Option("--width", "--d", help="Width d; else what suits the task.")] = None
+    heads: Annotated[int | None, typer.Option("--heads", "--h", help="Attention heads; else what suits it.")] = None
+    ffn: Annotated[
+        int | None, typer.Option("--ffn", "--q", help="Width of the feed-forward networks; else twice d.")
+    ] = None
+    epochs: Annotated[int | None, typer.Option(help="Epochs; else what suits the task.")] = None
+    batch: Annotated[
+        int | None,
+        typer.Option(help="Images, or rows of text, of a step over all processes; else what suits the task."),
+    ] = None
+    lr: Annotated[
+        float | None,
+        typer.Option(help="Learning rate, else what suits the task; a search begins with it."),
+    ] = None
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Another setting of recipe, model, task or a remedy: --set clip=1 --set train=500."),
+    ] = None
+
+    def said(self, **more: Any) -> dict[str, Any]:
+        """The options that somebody gave, and more of the kind, by the names of Recipe and Build."""
+        sizes = {"depth": self.depth, "d": self.width, "h": self.heads, "q": self.ffn}
+        said = {**sizes, "epochs": self.epochs, "batch": self.batch, "lr": self.lr, **more}
+        return {name: value for name, value in said.items() if value is not None}
+
+
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """The command as typer understands it: every parameter that is a group in place of its options."""
     hints = get_type_hints(command, include_extras=True)

@@ -18,8 +18,3 @@ def parsed(settings: list[str] | None) -> dict[str, Any]:
         except ValueError:
             chosen[key] = text
     return chosen
-
-
-def given(**options: Any) -> dict[str, Any]:
-    """The options that somebody gave."""
-    return {name: value for name, value in options.items() if value is not None}

@@ -6,36 +6,20 @@ from typing import Annotated, Any
 
 import typer
 
-from depthscope.cli import options
+from depthscope.cli.options import Seed, Training
 from depthscope.cli.output import Output
-from depthscope.cli.settings import given, parsed
+from depthscope.cli.settings import parsed
 from depthscope.errors import UsageError
 
 
 def command(
+    chosen: Training,
     *,
-    task: Annotated[
-        str, typer.Argument(help="The task: digits, cifar10, pydoc, wikitext2, sorting, ... (depthscope ls tasks).")
-    ] = "digits",
-    data: Annotated[str | None, typer.Option(help="Where images or text are: a file, a folder or a hub id.")] = None,
     wiring: Annotated[str, typer.Option(help="post_norm, pre_norm, ... (depthscope ls models).")] = "post_norm",
     remedy: Annotated[str | None, typer.Option(help="A remedy in every block, for example de_escalate.")] = None,
     tau: Annotated[float | None, typer.Option(help="Strength of de_escalate and gain_control.")] = None,
     at: Annotated[str | None, typer.Option(help="Where the remedy acts, for example block_out or ffn_in.")] = None,
-    depth: Annotated[int | None, typer.Option(help="Blocks; else what suits the task.")] = None,
-    width: Annotated[int | None, typer.Option("--width", "--d", help="Width d; else what suits the task.")] = None,
-    heads: Annotated[int | None, typer.Option("--heads", "--h", help="Attention heads; else what suits it.")] = None,
-    ffn: Annotated[
-        int | None, typer.Option("--ffn", "--q", help="Width of the feed-forward networks; else twice d.")
-    ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs; else what suits the task.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Images, or rows of text, of a step, over all processes.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate; else what suits the task.")] = None,
-    seed: options.Seed = 0,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Another setting of recipe, model, task or remedy: --set clip=1 --set train=500."),
-    ] = None,
+    seed: Seed = 0,
     folder: Annotated[
         str | None, typer.Option(help="Checkpoints and run.json go here; a run that is there is continued.")
     ] = None,
@@ -56,10 +40,9 @@ def command(
     from depthscope.training.progress import bar
     from depthscope.training.tasks import task as load
 
-    model = {"depth": depth, "d": width, "h": heads, "q": ffn, "wiring": wiring, "remedy": remedy, "at": at}
-    said = given(**model, epochs=epochs, batch=batch, lr=lr, seed=seed, tau=tau) | parsed(settings)
-    found = sorted_by_owner(task, said)
-    learned = load(task, **found.options | given(data=data))
+    said = chosen.said(wiring=wiring, remedy=remedy, at=at, seed=seed, tau=tau) | parsed(chosen.settings)
+    task, found = chosen.task, sorted_by_owner(chosen.task, said)
+    learned = load(task, **found.options | ({} if chosen.data is None else {"data": chosen.data}))
     build, recipe = built(found, sort_choices(task, learned.defaults))
     first = os.environ.get("RANK", "0") == "0"
     try:

@@ -8,6 +8,7 @@ from depthscope.reports.chart import COLOURS
 from depthscope.reports.rows import header
 from depthscope.reports.sheet import Curves, Grid, Line, Part, Sheet, notes
 
+SIZE = (11, 4.4)
 COLUMNS = ("relative_residual", "t_sim", "t_cos", "token_norm", "stable_rank")
 LEGEND = (
     "relative residual: |X - 1 x^T| / |X| with x the mean token, in Dong et al.'s composite norm (0: all tokens are "
@@ -60,10 +61,6 @@ def sheets(ablations: Ablations) -> list[Sheet]:
         *notes(remarks(ablations)),
     ]
     return [Sheet(f"{ablations[()].scan.title} without {', '.join(ablations.parts)}: all combinations", body)]
-
-
-def size(ablations: Ablations) -> tuple[float, float]:
-    return 11, 4.4
 
 
 def draw(ablations: Ablations, figure: Any) -> None:

@@ -5,6 +5,8 @@ from typing import Any
 from depthscope.forecasts.advice import Advice
 from depthscope.reports.sheet import Grid, Line, Sheet
 
+SIZE = (10, 3.6)
+
 
 def sheets(advice: Advice) -> list[Sheet]:
     cells = []
@@ -14,10 +16,6 @@ def sheets(advice: Advice) -> list[Sheet]:
         cells.append([option.change, f"{option.t_div:.2g}", growth, mark])
     grid = Grid(["change", "t_div at the end", "gradients", ""], cells, left=1, fold=None)
     return [Sheet("advice", [Line(advice.text, "bold"), grid])]
-
-
-def size(advice: Advice) -> tuple[float, float]:
-    return 10, 3.6
 
 
 def draw(advice: Advice, figure: Any) -> None:

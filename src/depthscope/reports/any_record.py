@@ -8,6 +8,8 @@ from torch import Tensor
 from depthscope.records import Record
 from depthscope.reports.sheet import Grid, Sheet
 
+SIZE = (10, 3.6)
+
 
 def sheets(record: Any) -> list[Sheet]:
     cells = [[f.name, _words(getattr(record, f.name))] for f in fields(record)]
@@ -18,10 +20,6 @@ def _words(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"tensor {tuple(value.shape)}"
     return repr(value) if isinstance(value, Record) else str(value)[:80]
-
-
-def size(record: Any) -> tuple[float, float]:
-    return 10, 3.6
 
 
 def draw(record: Any, figure: Any) -> None:

@@ -7,6 +7,7 @@ from depthscope.circuits.bounds_record import EMPTY, Bounds, power
 from depthscope.reports.chart import sampled
 from depthscope.reports.sheet import Grid, Line, Part, Sheet, notes
 
+SIZE = (13, 4.2)
 WIDTH = 120
 LEGEND = (
     "before, after: the residual |res(X)|_{1,inf} of what attention reads and gives, res(X) = tokens without their "
@@ -46,10 +47,6 @@ def _ffn(row: Any) -> str:
     if math.isnan(row.ffn_lower):
         return "none"
     return f"{row.ffn_lower:.2g}..{'?' if math.isinf(row.ffn_upper) else f'{row.ffn_upper:.3g}'}"
-
-
-def size(found: Bounds) -> tuple[float, float]:
-    return 13, 4.2
 
 
 def draw(found: Bounds, figure: Any) -> None:

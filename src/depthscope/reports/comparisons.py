@@ -5,14 +5,14 @@ from typing import Any
 
 from depthscope.reports.sheet import Grid, Line, Sheet
 from depthscope.reports.training_curves import draw as draw
-from depthscope.reports.training_curves import epochs_in_words
-from depthscope.reports.training_curves import size as size
+from depthscope.reports.training_curves import epochs_in_words, size
 from depthscope.training.arms import CAVEAT, LITERAL, rate_words
 from depthscope.training.comparison import Comparison
 from depthscope.training.lane import Lane
 from depthscope.training.scores import in_range
 from depthscope.training.significance import FEWEST, LEVEL
 
+SIZE = size  # as many rows of heat maps as there are arms
 FOLDED = {"arm": 13, "seeds": 5}  # may take several lines, of no fewer letters
 STATED = {"bits_per_character": "bits/char", "perplexity": "perplexity"}  # of a loss, as the field writes it
 DAMAGED = "accuracy_"  # with the damage behind it: of the same model on test images made worse

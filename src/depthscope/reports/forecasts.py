@@ -9,6 +9,7 @@ from depthscope.reports.phase import draw_depths, draw_phases
 from depthscope.reports.sheet import Bars, Curves, Grid, Line, Part, Sheet
 from depthscope.scans.record import Scan
 
+SIZE = (10, 3.6)
 WIDTH = 100
 
 
@@ -77,10 +78,6 @@ def error_in_words(forecast: Forecast, measured: Scan) -> str:
         f"Measured: t_sim {float(measured['t_sim'][-1]):.3f} at block {forecast.depth}. The forecast is off by "
         f"{float(error.mean()):.3f} on average, {float(error.max()):.3f} at most (block {int(error.argmax())})."
     )
-
-
-def size(forecast: Forecast) -> tuple[float, float]:
-    return 10, 3.6
 
 
 def draw(forecast: Forecast, figure: Any) -> None:

@@ -8,6 +8,7 @@ from depthscope.reports.chart import COLOURS, sampled
 from depthscope.reports.sheet import Grid, Line, Part, Sheet
 from depthscope.theory.path_counts import MODELS, PathCounts, path_counts
 
+SIZE = (11, 3.8)
 RED, BLUE, GREEN = COLOURS[:3]
 LEGEND = (
     "length: attentions that a path goes through, the others it skips. paths: how many there are, and their part of "
@@ -121,10 +122,6 @@ def counts_sheet(counts: PathCounts) -> Sheet:
         Grid(["model", "blocks", "heads", "paths", "mean length"], others),
     ]
     return Sheet("paths", body)
-
-
-def size(found: PathLengths) -> tuple[float, float]:
-    return 11, 3.8
 
 
 def draw(found: PathLengths, figure: Any) -> None:

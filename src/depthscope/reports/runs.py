@@ -6,6 +6,8 @@ from depthscope.reports.sheet import Grid, Line, Sheet, notes
 from depthscope.reports.training_curves import smooth
 from depthscope.training.run import Run
 
+SIZE = (11, 3.8)
+
 
 def sheets(run: Run) -> list[Sheet]:
     build = run.build
@@ -13,10 +15,6 @@ def sheets(run: Run) -> list[Sheet]:
     rows = [[str(one["step"]), one["split"], f"{one['loss']:.4g}"] for one in run.evaluations]
     table = [Grid(["step", "split", "loss"], rows)] if rows else []
     return [Sheet(f"run: {run.task}", [Line(model, "dim"), Line(str(run), "bold"), *table, *notes(run.notes)])]
-
-
-def size(run: Run) -> tuple[float, float]:
-    return 11, 3.8
 
 
 def draw(run: Run, figure: Any) -> None:

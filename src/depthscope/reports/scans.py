@@ -10,6 +10,7 @@ from depthscope.reports.scan_plots import draw_scans
 from depthscope.reports.sheet import Bars, Curves, Grid, Line, Part, Sheet, notes
 from depthscope.scans.record import Scan
 
+SIZE = (11, 7)
 STYLE = {"diverse": "green", "escalating": "yellow"}
 
 
@@ -61,10 +62,6 @@ def together(scans: Sequence[Scan]) -> Sheet:
 def _curves(scans: Sequence[Scan]) -> Curves:
     series = {f"{i}: {scan.title}": scan.states["t_sim"].tolist() for i, scan in enumerate(scans, start=1)}
     return Curves(series, "t_sim of all scans", width=760, height=260)
-
-
-def size(scan: Scan) -> tuple[float, float]:
-    return 11, 7
 
 
 def draw(scan: Scan, figure: Any) -> None:

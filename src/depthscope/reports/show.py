@@ -1,7 +1,7 @@
 """How records are shown: the table of who shows which, and the one text, one page and one picture for all of them.
 
-A module of reports tells about one kind of record: sheets(record), draw(record, figure), size(record) of the figure,
-and WIDTH of its text. They are imported when such a record is shown.
+A module of reports tells about one kind of record: sheets(record), draw(record, figure), the SIZE of a new figure (or
+a function that gives it), and the WIDTH of its text. They are imported when such a record is shown.
 """
 
 import io
@@ -65,7 +65,8 @@ def html(record: Record) -> str:
 def draw(record: Record, figure: Any = None) -> Any:
     """Draw into a matplotlib figure, a new one if none is given; returns it."""
     module = module_for(record)
-    figure = new_figure(module.size(record)) if figure is None else figure
+    if figure is None:
+        figure = new_figure(module.SIZE(record) if callable(module.SIZE) else module.SIZE)
     module.draw(record, figure)
     return figure
 

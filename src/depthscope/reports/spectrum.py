@@ -6,8 +6,8 @@ from depthscope.circuits.spectrum_record import Spectrum
 from depthscope.reports.chart import sampled
 from depthscope.reports.sheet import Grid, Line, Part, Sheet, Words, notes
 from depthscope.reports.spectrum_plots import draw as draw
-from depthscope.reports.spectrum_plots import size as size
 
+SIZE = (12, 8.4)
 WIDTH = 120
 ROWS = 48
 HEADER = [

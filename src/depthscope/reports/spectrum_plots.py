@@ -11,10 +11,6 @@ from depthscope.theory.smoothing_regions import sharpening_disc
 COLOUR = {"smooth": "#c0392b", "sharpen": "#2471a3", "neither": "#9a7d0a"}
 
 
-def size(spectrum: Spectrum) -> tuple[float, float]:
-    return 12, 8.4
-
-
 def draw(spectrum: Spectrum, figure: Any) -> None:
     """Four panels."""
     ((plane, margins), (response, ratio)) = figure.subplots(2, 2)
