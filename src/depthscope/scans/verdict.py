@@ -90,18 +90,8 @@ def judge(scan: "Scan") -> Verdict:
         return Verdict("collapsed", lost, None, end, pace, driver, shares, True, text, _advice(scan))
     if lost is not None:
         text = f"Tokens are alike (t_div {end:.2g}) but came there slowly, by {pace - 1:.1%} a block.{because}"
-        return Verdict(
-            "escalating",
-            lost,
-            None,
-            end,
-            pace,
-            driver,
-            shares,
-            False,
-            text,
-            "No fix needed: models like this train.",
-        )
+        advice = "No fix needed: models like this train."
+        return Verdict("escalating", lost, None, end, pace, driver, shares, False, text, advice)
     if pace >= FAST and end < 0.5 * values[0] and end / pace**depth < LOST:
         more = math.ceil(math.log(end / LOST) / math.log(pace))
         text = (
