@@ -300,3 +300,13 @@ def test_a_page_takes_any_records(tmp_path: Path) -> None:
     assert "comparison: digits" in page and "advice" in page and "together" in page
     with pytest.raises(DepthscopeError, match="one or more records"):
         ds.report(3)  # type: ignore[arg-type]
+
+
+def test_a_verdict_is_advised_from_above(monkeypatch: pytest.MonkeyPatch) -> None:
+    """scans knows nothing of forecasts: whoever is set says what to do."""
+    from depthscope.scans import verdict
+
+    monkeypatch.setattr(verdict, "_advisers", [lambda scan, depth: f"ask about {scan.model}, {depth}"])
+    model = ds.models.classic(depth=40, d=16, h=2, weights="xavier")
+    scan = ds.scan(model, torch.randn(2, 9, 16))
+    assert scan.verdict.fix_needed and scan.verdict.advice == "ask about Transformer, None"
