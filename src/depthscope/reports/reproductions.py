@@ -19,7 +19,7 @@ def table(results: Sequence[Any]) -> Grid:
             colour = "green" if claim.holds else "red" if claim.expected else "yellow"
             said = [f"  {claim.says}", claim.wanted, f"{claim.value:.4g}", (claim.status, colour), str(claim.trials)]
             cells.append(said)
-    return Grid(["claim", "wanted", "got", "", "trials"], cells, gap=1, left=2, fold={"claim": 24})
+    return Grid(["claim", "wanted", "got", "", "trials"], cells, left=2, fold={"claim": 24})
 
 
 def summary(results: Sequence[Any]) -> str:
