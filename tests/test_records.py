@@ -245,8 +245,13 @@ def test_files_that_are_no_records(tmp_path: Path) -> None:
     (tmp_path / "deep.json").write_text("[" * 100_000)
     (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "mine.json").write_text('{"format": "mine"}')
-    for name, message in [("deep", "must be JSON"), ("bytes", "must be JSON"), ("mine", "must say one of the formats")]:
-        with pytest.raises(RecordError, match=message):
+    (tmp_path / "list.json").write_text('{"format": ["depthscope.scan"]}')
+    (tmp_path / "word.json").write_text('"depthscope.scan"')
+    for name in ("deep", "bytes"):
+        with pytest.raises(RecordError, match="must be JSON"):
+            ds.load(tmp_path / f"{name}.json")
+    for name in ("mine", "list", "word"):
+        with pytest.raises(RecordError, match="must say one of the formats"):
             ds.load(tmp_path / f"{name}.json")
     with pytest.raises(RecordError, match="the file must exist"):
         ds.load(tmp_path / "none.json")

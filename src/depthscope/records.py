@@ -116,7 +116,7 @@ class Record:
 def load(path: str | Path) -> Record:
     """The record in a file, whatever its kind."""
     record = parsed(path, "load")
-    word = record.get("format") if isinstance(record, dict) else None
+    word = str(record.get("format")) if isinstance(record, dict) else type(record).__name__
     if word in LATER:
         import_module(LATER[word])
     if word not in FORMATS:
@@ -180,7 +180,8 @@ def _made(cls: Any, record: dict[str, Any], version: int, where: str) -> Any:
     try:
         return cls(**values)
     except (DepthscopeError, TypeError, ValueError, AttributeError) as error:
-        raise RecordError(f"{where}: must be settings of a {cls.__name__}; {error} The file is damaged.") from None
+        said = str(error).rstrip(".")
+        raise RecordError(f"{where}: must be what makes a {cls.__name__}; {said}. The file is damaged.") from None
 
 
 @cache

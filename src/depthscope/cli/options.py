@@ -62,8 +62,7 @@ class Training:
         typer.Option(help="Images, or rows of text, of a step over all processes; else what suits the task."),
     ] = None
     lr: Annotated[
-        float | None,
-        typer.Option(help="Learning rate, else what suits the task; a search begins with it."),
+        float | None, typer.Option(help="Learning rate, else what suits the task; a search begins with it.")
     ] = None
     settings: Annotated[
         list[str] | None,

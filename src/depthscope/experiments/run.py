@@ -62,6 +62,7 @@ class Reproduction(Record):
     numbers: dict[str, torch.Tensor]
     claims: list[Claim]
     seconds: float
+    versions: dict[str, str] = dataclasses.field(default_factory=lambda: made_with())  # of what computed it
 
     @property
     def holds(self) -> bool:
@@ -78,13 +79,14 @@ class Reproduction(Record):
         return self.draw()
 
     def derived(self) -> dict[str, Any]:
-        return {"torch": torch.__version__, "depthscope": version("depthscope")}
+        return self.versions
 
     @classmethod
     def from_dict(cls, record: Any) -> "Reproduction":
         found = super().from_dict(record)
         if found.name not in names():
-            raise RecordError("Reproduction.name: " + unknown("experiment", found.name, names()))
+            told = unknown("experiment", found.name, names())
+            raise RecordError(f"Reproduction.name: must be an experiment of this depthscope; {told}")
         config = read(record["config"], module_of(found.name).Config, record["version"], "Reproduction.config")
         return dataclasses.replace(found, config=config)
 
@@ -105,6 +107,11 @@ class Reproduction(Record):
         return target
 
 
+def made_with() -> dict[str, str]:
+    """The versions of what computes."""
+    return {"torch": torch.__version__, "depthscope": version("depthscope")}
+
+
 def results(path: str | Path) -> dict[str, Reproduction]:
     """The reproductions in a results.json, by their names."""
     found = {}
@@ -112,7 +119,14 @@ def results(path: str | Path) -> dict[str, Reproduction]:
         if "format" not in record:  # written before records had one form
             name = next((name for name in names() if name.partition("/")[2] == item), item)
             claims = [Claim.of_words(claim) for claim in record["claims"]]
-            record = record | {"format": Reproduction.FORMAT, "version": 1, "name": name, "claims": plain(claims)}
+            made = {part: record[part] for part in made_with()}
+            record |= {
+                "format": Reproduction.FORMAT,
+                "version": 1,
+                "name": name,
+                "claims": plain(claims),
+                "versions": made,
+            }
         found[record["name"]] = Reproduction.from_dict(record)
     return found
 

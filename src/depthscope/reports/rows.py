@@ -26,10 +26,7 @@ def header(scan: Scan) -> str:
 
 def table(scan: Scan, most: int = 13) -> tuple[list[str], list[list[str]]]:
     """Column names and cells, a few blocks from the first to the last."""
-    columns: dict[str, list[float]] = {
-        "t_sim": scan.states["t_sim"].tolist(),
-        "t_div": scan.states["t_div"].tolist(),
-    }
+    columns: dict[str, list[float]] = {"t_sim": scan.states["t_sim"].tolist(), "t_div": scan.states["t_div"].tolist()}
     if "t_cos" in scan.states:
         columns["t_cos"] = scan.states["t_cos"].tolist()
     for step in scan.step_names:

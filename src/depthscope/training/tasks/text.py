@@ -16,11 +16,7 @@ PIECES = 4096
 @shelve("task")
 @reads_text()
 def text(
-    data: str | Path | None = None,
-    *,
-    level: str = "character",
-    vocabulary: int | None = None,
-    train: int | None = None,
+    data: str | Path | None = None, *, level: str = "character", vocabulary: int | None = None, train: int | None = None
 ) -> Corpus:
     """A text of your own by character or bpe (level); data: a file in UTF-8, gz allowed; the last 5 % + 5 % are kept.
 
