@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1] / "src" / "depthscope"
-BASE = "errors checks registry files"
+BASE = "errors checks registry files records"
 MAY_IMPORT = {
     "metrics": BASE,
     "theory": BASE,
@@ -17,12 +17,12 @@ MAY_IMPORT = {
         f"metrics theory models traces scans forecasts remedies ablations circuits training reports notation {BASE}"
     ),
     "traces": BASE,
-    "scans": f"traces metrics reports forecasts {BASE}",  # reports and forecasts only inside functions
+    "scans": f"traces metrics {BASE}",
     "remedies": f"traces metrics circuits {BASE}",
-    "ablations": f"traces scans remedies reports {BASE}",  # reports only inside functions
-    "circuits": f"traces metrics theory reports {BASE}",  # reports only inside functions
-    "forecasts": f"theory models traces scans remedies reports {BASE}",  # reports only inside __str__
-    "training": f"metrics theory models traces scans remedies reports {BASE}",
+    "ablations": f"traces scans remedies {BASE}",
+    "circuits": f"traces metrics theory {BASE}",
+    "forecasts": f"theory models traces scans remedies {BASE}",
+    "training": f"metrics theory models traces scans remedies {BASE}",
     "reports": f"scans forecasts training theory ablations circuits {BASE}",
     "cli": f"metrics models theory traces scans forecasts remedies ablations circuits reports experiments training {BASE}",
 }

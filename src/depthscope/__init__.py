@@ -16,7 +16,9 @@ from depthscope.experiments import reproduce
 from depthscope.forecasts.advise import advise
 from depthscope.forecasts.forecast import forecast
 from depthscope.forecasts.record import Forecast
+from depthscope.records import LATER, Record, load
 from depthscope.remedies.fix import fix_
+from depthscope.reports.show import page
 from depthscope.scans.record import Scan
 from depthscope.scans.scan import scan
 
@@ -29,11 +31,15 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 
-def report(*scans: Scan, to: "str | Path" = "report.html") -> "Path":
-    """Write scans into one HTML page that needs nothing else: their curves together, then each by itself."""
-    from depthscope.reports.html import report as write  # imported when it is needed: import depthscope stays light
+LATER |= {
+    "depthscope.comparison": "depthscope.training.comparison",
+    "depthscope.run": "depthscope.training.run",
+}
 
-    return write(*scans, to=to)
+
+def report(*records: Record, to: "str | Path" = "report.html") -> "Path":
+    """Write records into one HTML page that needs nothing else: the curves of scans together, then each by itself."""
+    return page(*records, to=to)
 
 
 def compare(
@@ -66,6 +72,7 @@ __all__ = [
     "spectrum",
     "reproduce",
     "report",
+    "load",
     "Scan",
     "Forecast",
     "PathLengths",

@@ -124,7 +124,7 @@ def test_the_record_is_saved_and_read_back_and_printed(tmp_path: Path) -> None:
         assert words in text
     assert "when its tokens are nudged" in str(ds.paths(plain(), TOKENS))
     (tmp_path / "q.json").write_text("{}")
-    with pytest.raises(RecordError, match=r"must be a depthscope.paths of version 1.*Was it written by save"):
+    with pytest.raises(RecordError, match=r"must say format 'depthscope\.paths'; got None"):
         ds.PathLengths.load(tmp_path / "q.json")
 
 

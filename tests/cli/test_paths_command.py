@@ -45,7 +45,7 @@ def test_without_a_model_paths_are_counted() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["bert", "--out", "p.txt"], "must end in .png"),
+        (["bert", "--out", "p.txt"], "must end in .html, .png"),
         (["--out", "p.png"], "needs a model"),
         (["classic", "--draw", "5"], "form='attention'"),
     ],

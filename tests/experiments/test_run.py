@@ -158,7 +158,7 @@ def test_an_interrupt_while_writing_leaves_the_old_file(tmp_path: Path, monkeypa
         raise KeyboardInterrupt
 
     result = ds.reproduce(QUICK, seed=1, **SMALL)
-    monkeypatch.setattr(run.Reproduction, "figure", lambda self: SimpleNamespace(savefig=savefig))
+    monkeypatch.setattr(run.Reproduction, "draw", lambda self: SimpleNamespace(savefig=savefig))
     with pytest.raises(KeyboardInterrupt):
         result.save(tmp_path)
     assert {p.name: p.read_bytes() for p in (tmp_path / "yu2023").iterdir()} == before

@@ -190,7 +190,7 @@ def test_the_record(tmp_path) -> None:
     assert torch.equal(again.t_sim, found.t_sim) and again.to_dict() == found.to_dict()
     assert "Tokens are lost" in str(found) and "no block was computed" in str(found)
     (tmp_path / "f.json").write_text("{}")
-    with pytest.raises(RecordError, match=r"must be a depthscope\.forecast of version 1"):
+    with pytest.raises(RecordError, match=r"must say format 'depthscope\.forecast'"):
         ds.Forecast.load(tmp_path / "f.json")
     with pytest.raises(UsageError, match="threshold must lie in"):
         found.collapse_depth(1.0)

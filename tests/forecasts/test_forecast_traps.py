@@ -242,7 +242,7 @@ def test_records_that_are_none(tmp_path) -> None:
         (tmp_path / "f.json").write_text(content)
         with pytest.raises(RecordError):
             ds.Forecast.load(tmp_path / "f.json")
-    with pytest.raises(RecordError, match="must be JSON"):
+    with pytest.raises(RecordError, match="the file must exist"):
         ds.Forecast.load(tmp_path / "none.json")
 
 

@@ -49,7 +49,7 @@ def test_json_is_strict_and_versioned_also_with_nan(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "must be JSON written by scan.save"),
+        ("{", "must be JSON written by save"),
         ("[]", "must say format"),
         ('{"format": "depthscope.scan", "version": 99}', "reads format version 1; got 99"),
         ('{"format": "depthscope.scan", "version": 1}', "missing: model, depth"),

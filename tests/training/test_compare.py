@@ -19,8 +19,7 @@ from typer.testing import CliRunner
 import depthscope as ds
 from depthscope.cli.main import app
 from depthscope.errors import RecordError, UnknownNameError, UsageError
-from depthscope.reports.comparisons import comparison_text
-from depthscope.reports.training_curves import picture
+from depthscope.reports.show import picture, text
 from depthscope.training.arms import CAVEAT, arm
 from depthscope.training.build import Build
 from depthscope.training.compare import room
@@ -172,9 +171,12 @@ def test_equal_differences_in_all_seeds_are_no_noise() -> None:
 
 def test_two_seeds_conclude_nothing() -> None:
     text = str(compared(post_norm=[0.08, 0.1], pre_norm=[0.98, 0.96]))
-    assert "2 seeds: of no difference can it be said" in text and "differs" not in text
+    assert "2 seeds: too few to tell whether any difference is more than noise" in text and "differs" not in text
     text = str(compared(post_norm=[0.08, "diverged", 0.1], pre_norm=[0.98, 0.96, 0.97]))
-    assert "No two arms have done more than 2 of 3 seeds: of no difference can it be said" in text
+    assert (
+        "No two arms have done more than 2 of 3 seeds: too few to tell whether any difference is more than noise"
+        in text
+    )
 
 
 def test_the_seeds_that_a_difference_is_not_over_are_counted() -> None:
@@ -201,9 +203,9 @@ def test_chance_is_what_guessing_the_largest_class_may_reach() -> None:
 
 def test_names_of_arms_are_whole_on_a_narrow_terminal() -> None:
     name = "de_escalate:tau=0.5,at=ffn_in,learnable=true"
-    text = comparison_text(compared(**{name: [0.5, 0.6, "diverged"]}), 80)
-    lines = text.splitlines()[3:7]
-    assert "".join(line[:14].strip() for line in lines) == name and "diverged" in lines[1] and "…" not in text
+    shown = text(compared(**{name: [0.5, 0.6, "diverged"]}), 80)
+    lines = shown.splitlines()[3:7]
+    assert "".join(line[:14].strip() for line in lines) == name and "diverged" in lines[1] and "…" not in shown
 
 
 def test_what_diverged_or_failed_is_never_hidden() -> None:

@@ -13,7 +13,7 @@ from tiny import tiny_text
 
 import depthscope as ds
 from depthscope.errors import CheckpointError, UsageError
-from depthscope.reports.training_curves import picture
+from depthscope.reports.show import picture
 from depthscope.training.arms import LITERAL, arm, arms, with_literal
 from depthscope.training.build import Build
 from depthscope.training.comparison import Comparison

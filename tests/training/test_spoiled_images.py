@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.errors import UsageError
-from depthscope.reports.comparisons import comparison_text
 from depthscope.training.build import Build
 from depthscope.training.compare import compare
 from depthscope.training.data.damage import Damage, blurred, damages, noisy
@@ -144,7 +143,7 @@ def test_a_comparison_says_how_arms_do_on_damaged_images() -> None:
     sizes: dict[str, Any] = {"depth": 1, "d": 8, "h": 2, "q": 8, "epochs": 1, "train": 64}
     found = compare("digits", ["pre_norm"], seeds=1, processes=1, noise=[0.2, 0.4], blur=1, **sizes)
     score = f"{100 * found.lanes[0].mean('test', 'accuracy_noise_0.4'):.1f} %"
-    lines = [line for line in comparison_text(found).splitlines() if line.startswith("On test images with")]
+    lines = [line for line in str(found).splitlines() if line.startswith("On test images with")]
     assert len(lines) == 3 and lines[1] == f"On test images with noise 0.4: pre_norm {score}."
 
 

@@ -1,20 +1,17 @@
 """Ablations: what a model's tokens come to when parts of its blocks are taken out, in all combinations."""
 
-import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from depthscope.errors import RecordError, UnknownNameError
-from depthscope.files import whole_file
+from depthscope.errors import UnknownNameError
+from depthscope.records import Record
 from depthscope.scans.record import Scan
 from depthscope.scans.verdict import floor_of
 
-FORMAT, VERSION = "depthscope.ablations", 1
 COLLAPSED = 1e-3  # a relative residual below this: all tokens are one token; in half precision the floor is higher
 PURE = ({"skips", "ffn"}, {"attention_skip", "ffn"})  # without one of these sets a block is attention alone
 
@@ -71,10 +68,15 @@ class Row:
             return f"{what} from block {self.until + 1} on"
         return "numerical floor" if self.residual < self.floor else ""
 
+    def derived(self) -> dict[str, Any]:
+        return {"relative_residual": self.residual, "collapse": self.collapse, "ending": self.ending}
+
 
 @dataclass(frozen=True)
-class Ablations:
+class Ablations(Record):
     """The rows of all combinations of parts, the whole model first; ablations["skips", "ffn"] is one of them."""
+
+    FORMAT = "depthscope.ablations"
 
     parts: tuple[str, ...]
     rows: tuple[Row, ...]
@@ -104,55 +106,8 @@ class Ablations:
         kept = self[[name for name in self.parts if name != part]]
         return said + f" What matters most: {part}. Taken out alone: {_left(self[part])}; kept alone: {_left(kept)}."
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
-        rows = [
-            {
-                "removed": list(row.removed),
-                "relative_residual": row.residual if math.isfinite(row.residual) else str(row.residual),
-                "collapse": row.collapse,
-                "ending": row.ending,
-                "scan": row.scan.to_dict(),
-            }
-            for row in self.rows
-        ]
-        return {"format": FORMAT, "version": VERSION, "parts": list(self.parts), "verdict": self.verdict, "rows": rows}
-
-    @classmethod
-    def from_dict(cls, record: Any) -> "Ablations":
-        if not isinstance(record, dict) or (record.get("format"), record.get("version")) != (FORMAT, VERSION):
-            got = (record.get("format"), record.get("version")) if isinstance(record, dict) else type(record).__name__
-            raise RecordError(
-                f"Ablations: a record must say format {FORMAT!r}, version {VERSION}; got {got}. Save it with save()."
-            )
-        try:
-            rows = tuple(Row(tuple(row["removed"]), Scan.from_dict(row["scan"])) for row in record["rows"])
-            return cls(tuple(record["parts"]), rows)
-        except (KeyError, TypeError) as error:
-            raise RecordError(f"Ablations: a record must have all its fields; {error}. The file is damaged.") from None
-
-    def save(self, path: str | Path) -> None:
-        """Write the record as JSON: the whole file or none."""
-        with whole_file(path) as part:
-            part.write_text(json.dumps(self.to_dict(), indent=1, allow_nan=False))
-
-    @classmethod
-    def load(cls, path: str | Path) -> "Ablations":
-        try:
-            record = json.loads(Path(path).read_text())
-        except (OSError, ValueError) as error:
-            raise RecordError(f"Ablations.load: {str(path)!r} must be JSON written by save(); {error}.") from None
-        return cls.from_dict(record)
-
-    def __str__(self) -> str:
-        from depthscope.reports.ablations import ablations_text
-
-        return ablations_text(self)
-
-    def _repr_html_(self) -> str:
-        from depthscope.reports.ablations import ablations_html
-
-        return ablations_html(self)
+    def derived(self) -> dict[str, Any]:
+        return {"verdict": self.verdict}
 
 
 def _rank(row: Row) -> tuple[float, float]:

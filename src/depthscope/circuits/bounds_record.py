@@ -1,15 +1,12 @@
 """The Bounds record: what the theorem says of a model's attention, and what is found."""
 
-import json
 import math
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
-from depthscope.files import whole_file
+from depthscope.records import Record
 from depthscope.theory.softmax_perturbation import PRECONDITION
 
-FORMAT, VERSION = "depthscope.bounds", 1
 EMPTY = math.log10(2)  # |res(X)| <= 2 |X| whatever X is: a bound above that says nothing
 
 
@@ -79,12 +76,15 @@ class Chain:
 
 
 @dataclass(frozen=True)
-class Bounds:
+class Bounds(Record):
     """Dong et al.'s bound on real weights: by block, and for networks of pure attention and of attention with skips.
 
     with_ffn: log10 of the bound for attention followed by the feed-forward networks with their upper constants,
     whatever D is in that network.
     """
+
+    FORMAT = "depthscope.bounds"
+    VERSION = 2  # 1 had null for NaN
 
     model: str
     samples: int
@@ -135,18 +135,8 @@ class Bounds:
             f"{what}. {power(left)} of the tokens is left that differs: {words}."
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        record = asdict(self) | {"format": FORMAT, "version": VERSION, "verdict": self.verdict}
-        return _plain(record)
-
-    def save(self, path: str | Path) -> None:
-        with whole_file(path) as part:
-            part.write_text(json.dumps(self.to_dict(), indent=1, allow_nan=False))
-
-    def __str__(self) -> str:
-        from depthscope.reports.bounds import bounds_text
-
-        return bounds_text(self)
+    def derived(self) -> dict[str, Any]:
+        return {"verdict": self.verdict}
 
 
 def power(log10: float) -> str:
@@ -156,14 +146,3 @@ def power(log10: float) -> str:
     if -3 <= log10 < 5:
         return f"{10**log10:.3g}"
     return f"10^{log10:.1f}" if abs(log10) < 100 else f"10^{log10:.0f}"
-
-
-def _plain(value: Any) -> Any:
-    """JSON has no infinity and no NaN: they become words and null."""
-    if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_plain(one) for one in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else str(value)
-    return value

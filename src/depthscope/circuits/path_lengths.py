@@ -1,19 +1,15 @@
 """The PathLengths record: what the paths of every length contribute to a model's output."""
 
-import json
 import math
-from dataclasses import dataclass, field, fields
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from depthscope.errors import RecordError
-from depthscope.files import whole_file
+from depthscope.records import Record
 from depthscope.theory.path_counts import PathCounts, path_counts
 
-FORMAT, VERSION = "depthscope.paths", 1
 LOG_10 = math.log(10)
 FAINT = 0.1  # share of all lengths together below which the verdict does not divide by it
 ROUNDING = 1e-14  # a relative residual below this is not told from 0 in float64
@@ -25,7 +21,7 @@ FORMS = {
 
 
 @dataclass(frozen=True, eq=False)
-class PathLengths:
+class PathLengths(Record):
     """For paths through exactly 0 .. depth attentions, (depth + 1,) each, mean over sequences, float64.
 
     norm: |part| / |output|. share: <part, output> / |output|^2; with `constant`, that of the biases and of all else
@@ -39,6 +35,8 @@ class PathLengths:
     frozen model misses (NaN for form "attention"). drawn: of single paths (circuits/sampled.py), where they were asked
     for.
     """
+
+    FORMAT = "depthscope.paths"
 
     model: str
     form: str
@@ -120,59 +118,10 @@ class PathLengths:
             f"{_portion(few)} of all paths."
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
-        record = {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
-        more = {"log10_counts": _plain(self.counts.log10_counts), "verdict": self.verdict}
-        return {"format": FORMAT, "version": VERSION, **record, **more}
-
-    @classmethod
-    def from_dict(cls, record: dict[str, Any]) -> "PathLengths":
-        got = (record.get("format"), record.get("version")) if isinstance(record, dict) else (type(record).__name__, 0)
-        missing = [f.name for f in fields(cls) if f.name not in record] if got == (FORMAT, VERSION) else ["format"]
-        if missing:
-            raise RecordError(
-                f"PathLengths: a record must be a {FORMAT} of version {VERSION} with all its fields; got {got[0]!r}, "
-                f"{got[1]!r} without {', '.join(missing)}. Was it written by save()?"
-            )
-        read = {f.name: _read(record[f.name], f.type) for f in fields(cls)}
-        return cls(**read)
-
-    def save(self, path: str | Path) -> None:
-        with whole_file(path) as part:
-            part.write_text(json.dumps(self.to_dict(), indent=1, allow_nan=False))
-
-    @classmethod
-    def load(cls, path: str | Path) -> "PathLengths":
-        try:
-            return cls.from_dict(json.loads(Path(path).read_text()))
-        except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise RecordError(f"PathLengths.load: {str(path)!r} must be JSON written by save(); {error}.") from None
-
-    def __str__(self) -> str:
-        from depthscope.reports.paths import paths_text
-
-        return paths_text(self)
+    def derived(self) -> dict[str, Any]:
+        return {"log10_counts": self.counts.log10_counts, "verdict": self.verdict}
 
 
 def _portion(log10: float) -> str:
     share = 10**log10
     return f"{share:.0%}" if share >= 0.1 else f"{share:.2%}" if share >= 1e-4 else f"one in 10^{-log10:.0f}"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return _plain(value.tolist())
-    if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_plain(one) for one in value]
-    return str(value) if isinstance(value, float) and value - value != 0 else value
-
-
-def _read(value: Any, kind: Any) -> Any:
-    if kind is Tensor:
-        return torch.tensor([float(one) for one in value], dtype=torch.float64)
-    if isinstance(value, dict):
-        return {key: _read(one, Tensor) for key, one in value.items()}
-    return float(value) if kind is float else value

@@ -1,38 +1,33 @@
 """The Spectrum record: which blocks smooth and which sharpen, by how much, and the eigenvalues that decide it."""
 
-import json
 import math
-from dataclasses import dataclass, field, fields
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from depthscope.errors import RecordError
-from depthscope.files import whole_file
+from depthscope.records import ComplexTensor, Record
 from depthscope.theory.layer_spectrum import VERDICTS
-
-FORMAT, VERSION = "depthscope.spectrum", 1
-COMPLEX = ("eigenvalues", "head_eigenvalues", "lambda_H", "lambda_A")
 
 
 @dataclass(frozen=True, eq=False)
-class Spectrum:
+class Spectrum(Record):
     """One row for each block. margin > 0: repeated as it is, the block would make tokens all alike (smooth,
     over-smoothing), like exp(-margin depth); margin < 0: what differs between tokens wins (sharpen)."""
+
+    FORMAT = "depthscope.spectrum"
 
     model: str
     tokens: int
     width: int
     samples: int
     placement: list[str]  # of the norm that attention goes with: pre, post, none
-    eigenvalues: Tensor  # (depth, d) complex: of H = W_V W_O of all heads, with the scale of a norm before attention;
+    eigenvalues: ComplexTensor  # (depth, d): of H = W_V W_O of all heads, with the scale of a norm before attention;
     # (depth, d - 1) where a norm behind the sum takes the channels' mean away
-    head_eigenvalues: Tensor  # (depth, heads, d_v) complex: of each head's H, those that are not zero by its shape
+    head_eigenvalues: ComplexTensor  # (depth, heads, d_v): of each head's H, those that are not zero by its shape
     factor: Tensor  # (depth,) what lambda_H is multiplied by: 1 / (size of the tokens x weight of the skip)
-    lambda_H: Tensor  # (depth,) complex: the dominating pair
-    lambda_A: Tensor
+    lambda_H: ComplexTensor  # (depth,) the dominating pair
+    lambda_A: ComplexTensor
     constant: Tensor  # (depth,) log growth of the constant part for each repetition
     rest: Tensor  # (depth,) the same of what differs between tokens
     margins: Tensor  # (depth, samples) of each sequence, without the scale of a norm behind the sum
@@ -90,52 +85,9 @@ class Spectrum:
         """The same for tokens of size 1, as the paper has it."""
         return _shares([_word(m, self.tie) for m in self.margin_of_weights.tolist()])
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON; a complex number is a pair, a number that is not finite is a word."""
-        record = {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
-        told = {
-            "margin": _plain(self.margin),
-            "verdicts": self.verdicts,
-            "shares": self.shares,
-            "head_shares": self.head_shares,
-            "shares_of_weights": self.shares_of_weights,
-        }
-        return {"format": FORMAT, "version": VERSION, **record, **told}
-
-    @classmethod
-    def from_dict(cls, record: dict[str, Any]) -> "Spectrum":
-        got = (record.get("format"), record.get("version")) if isinstance(record, dict) else (None, None)
-        if got != (FORMAT, VERSION):
-            raise RecordError(
-                f"Spectrum: a record must be a {FORMAT} of version {VERSION}; got {got[0]!r}, {got[1]!r}. Was it "
-                "saved by Spectrum.save?"
-            )
-        missing = [f.name for f in fields(cls) if f.name not in record]
-        if missing:
-            raise RecordError(f"Spectrum: a record must have all its fields; missing: {', '.join(missing)}.")
-        values = {f.name: record[f.name] for f in fields(cls)}
-        for f in fields(cls):
-            if f.type is Tensor:
-                numbers = torch.tensor(_numbers(values[f.name]), dtype=torch.float64)
-                values[f.name] = torch.view_as_complex(numbers) if f.name in COMPLEX else numbers
-        return cls(**values)
-
-    def save(self, path: str | Path) -> None:
-        """Write the record as JSON: the whole file or none."""
-        with whole_file(path) as part:
-            part.write_text(json.dumps(self.to_dict(), allow_nan=False))
-
-    @classmethod
-    def load(cls, path: str | Path) -> "Spectrum":
-        try:
-            return cls.from_dict(json.loads(Path(path).read_text()))
-        except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise RecordError(f"Spectrum.load: {str(path)!r} must be JSON written by save(); {error}.") from None
-
-    def __str__(self) -> str:
-        from depthscope.reports.spectrum import spectrum_text
-
-        return spectrum_text(self)
+    def derived(self) -> dict[str, Any]:
+        names = ("margin", "verdicts", "shares", "head_shares", "shares_of_weights")
+        return {name: getattr(self, name) for name in names}
 
 
 def _word(margin: float, tie: float) -> str:
@@ -144,15 +96,3 @@ def _word(margin: float, tie: float) -> str:
 
 def _shares(words: list[str]) -> dict[str, float]:
     return {word: words.count(word) / max(1, len(words)) for word in reversed(VERDICTS)}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return _plain((torch.view_as_real(value) if value.is_complex() else value).tolist())
-    if isinstance(value, list):
-        return [_plain(v) for v in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _numbers(value: Any) -> Any:
-    return [_numbers(v) for v in value] if isinstance(value, list) else float(value)

@@ -1,6 +1,5 @@
 """depthscope compare: train arms side by side under one budget, and say which differences are more than noise."""
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,15 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from depthscope.cli.reproduce import parsed
+from depthscope.cli.options import Training
+from depthscope.cli.output import Output
+from depthscope.cli.settings import parsed
 from depthscope.errors import UsageError
-from depthscope.files import check_writable, whole_file
 
 
 def command(
-    task: Annotated[
-        str, typer.Argument(help="The task: digits, cifar10, pydoc, wikitext2, sorting, ... (depthscope ls tasks).")
-    ] = "digits",
+    learned: Training,
+    *,
     arms: Annotated[
         str,
         typer.Option(
@@ -25,28 +24,6 @@ def command(
         ),
     ] = "post_norm,pre_norm,de_escalate",
     seeds: Annotated[int, typer.Option(help="Seeds of weights and data order, the same for all arms.")] = 3,
-    data: Annotated[str | None, typer.Option(help="Where images or text are: a file, a folder or a hub id.")] = None,
-    depth: Annotated[int | None, typer.Option(help="Blocks; else what suits the task.")] = None,
-    width: Annotated[int | None, typer.Option("--width", "--d", help="Width d; else what suits the task.")] = None,
-    heads: Annotated[int | None, typer.Option("--heads", "--h", help="Attention heads; else what suits it.")] = None,
-    ffn: Annotated[
-        int | None, typer.Option("--ffn", "--q", help="Width of the feed-forward networks; else twice d.")
-    ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs; else what suits the task.")] = None,
-    batch: Annotated[
-        int | None, typer.Option(help="Images, or rows of text, of a step; else what suits the task.")
-    ] = None,
-    lr: Annotated[
-        float | None,
-        typer.Option(
-            help="Learning rate of arms without one of their own, else what suits the task; with --search the first "
-            "that is tried."
-        ),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Another setting of recipe, model or task: --set clip=1 --set weights=xavier."),
-    ] = None,
     search: Annotated[
         int | None,
         typer.Option(help="Learning-rate trials for each arm, on the validation split; else 0 for images, 3 for text."),
@@ -61,22 +38,16 @@ def command(
     storage: Annotated[
         str | None, typer.Option(help="URL of a database that machines share for --search; else a file in the folder.")
     ] = None,
-    out: Annotated[str | None, typer.Option(help="Write the curves here: .png, .svg or .pdf.")] = None,
-    as_json: Annotated[
-        str | None, typer.Option("--json", help="Write the record to this file; - writes it to stdout, alone.")
-    ] = None,
+    output: Output,
 ) -> None:
     """Train every arm with every seed under one budget and compare them. Exit code 1 when no run of an arm was done.
 
     Example: depthscope compare digits --depth 24 --out curves.png
     The same command on several machines with a shared --folder shares the work.
     """
-    check_places(out, as_json)
     from depthscope.training.compare import compare
 
-    sizes = {"depth": depth, "d": width, "h": heads, "q": ffn}
-    choices: dict[str, Any] = given(**sizes, epochs=epochs, batch=batch, lr=lr, data=data)
-    choices |= checked(parsed(settings or []))
+    task, choices = learned.task, learned.said(data=learned.data) | checked(parsed(learned.settings))
     shared: dict[str, Any] = {
         "processes": processes,
         "folder": folder or str(Path("out", "compare", task)),
@@ -88,18 +59,9 @@ def command(
     except KeyboardInterrupt:
         typer.echo(f"stopped; the same command goes on where it was ({shared['folder']}).", err=True)
         raise typer.Exit(130) from None
-    show(result, as_json)
-    if out:
-        from depthscope.reports.training_curves import picture
-
-        typer.echo(f"wrote {picture(result, out)}", err=True)
+    output.show(result)
     if not all(lane.done for lane in result.lanes):
         raise typer.Exit(1)
-
-
-def given(**options: Any) -> dict[str, Any]:
-    """The options that somebody gave."""
-    return {name: value for name, value in options.items() if value is not None}
 
 
 def checked(settings: dict[str, Any]) -> dict[str, Any]:
@@ -115,19 +77,6 @@ def checked(settings: dict[str, Any]) -> dict[str, Any]:
                 "Look for its own option: depthscope compare --help."
             )
     return settings
-
-
-def check_places(out: str | None, as_json: str | None) -> None:
-    """Say at once, and not after an hour, that something cannot be written."""
-    for path in (out, as_json if as_json != "-" else None):
-        if path:
-            check_writable(path)
-    if out:
-        from depthscope.reports.plots import need_matplotlib
-
-        need_matplotlib()
-        if Path(out).suffix not in (".png", ".svg", ".pdf"):
-            raise UsageError(f"--out: the file must end in .png, .svg or .pdf; got {out!r}.")
 
 
 @contextmanager
@@ -153,19 +102,3 @@ def progress(title: str) -> Iterator[Callable[[Any], None]]:
             live.update(Group(head, *(line(*one) for one in moment.running)))
 
         yield watch
-
-
-def show(result: Any, as_json: str | None) -> None:
-    """Table and sentences, or JSON alone, or both when the JSON goes to a file."""
-    if as_json == "-":
-        typer.echo(json.dumps(result.to_dict(), indent=1, allow_nan=False))
-        return
-    from rich.console import Console
-
-    from depthscope.reports.comparisons import comparison_view
-
-    Console().print(comparison_view(result))
-    if as_json:
-        with whole_file(as_json) as part:
-            part.write_text(json.dumps(result.to_dict(), indent=1, allow_nan=False))
-        typer.echo(f"wrote {as_json}", err=True)

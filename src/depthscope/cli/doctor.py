@@ -1,38 +1,36 @@
 """depthscope doctor: what was recognised in a model (blocks, attention, norm placement), and what was not, and why."""
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import typer
 
-from depthscope.cli import options
+from depthscope.cli.options import Chosen
 from depthscope.errors import AttentionNotSeenError
 
 
-def command(
-    model: options.Model,
-    depth: options.Depth = 2,
-    width: options.Width = 64,
-    heads: options.Heads = 4,
-    tokens: options.Tokens = 16,
-    batch: options.Batch = 2,
-    seed: options.Seed = 0,
-    inputs: options.Inputs = None,
-    text: options.Text = None,
-    blocks: options.Blocks = None,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Small(Chosen):
+    """A model that is small enough to be looked at in a moment."""
+
+    depth: Annotated[int, typer.Option(help="Blocks of a preset.")] = 2
+    width: Annotated[int, typer.Option(help="Width d of a preset.")] = 64
+    tokens: Annotated[int, typer.Option("--tokens", "--n", help="Tokens n in each sequence.")] = 16
+    batch: Annotated[int, typer.Option(help="Sequences.")] = 2
+
+
+def command(model: Small) -> None:
     """Say what depthscope sees in a model: its blocks, its attention, where its norms sit; and what it does not see.
 
     Example: depthscope doctor my_package.models:build --inputs my_package.models:batch
     """
-    from depthscope.models.resolve import resolve
-    from depthscope.models.sizes import Sizes
     from depthscope.scans.scan import scan
 
-    built, given = resolve(model, Sizes(depth, width, heads, tokens, batch, seed), inputs=inputs, text=text)
+    built, given = model.resolved()
     try:
-        found, problem = scan(built, given, blocks=blocks), None
+        found, problem = scan(built, given, blocks=model.blocks), None
     except AttentionNotSeenError as error:
-        found, problem = scan(built, given, blocks=blocks, attention=False), str(error)
+        found, problem = scan(built, given, blocks=model.blocks, attention=False), str(error)
     for name, value in findings(found, problem):
         typer.echo(f"{name:>14}  {value}")
 

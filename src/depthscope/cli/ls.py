@@ -23,13 +23,7 @@ def command(shelf: Annotated[Shelf, typer.Argument(help="What to list.")]) -> No
     from rich.text import Text
 
     grid = Table(box=None, pad_edge=False, show_header=True, header_style="bold")
-    shelves = {
-        "metrics": metrics,
-        "remedies": remedies,
-        "models": models,
-        "experiments": experiments,
-        "tasks": tasks,
-    }
+    shelves = {"metrics": metrics, "remedies": remedies, "models": models, "experiments": experiments, "tasks": tasks}
     names, rows = shelves[shelf.value]()
     for name in names:
         grid.add_column(name, no_wrap=name == names[0])

@@ -5,6 +5,7 @@ import sys
 import typer
 
 from depthscope.cli import ablate, bound, compare, doctor, forecast, ls, paths, reproduce, scan, spectrum, train
+from depthscope.cli.options import grouped
 from depthscope.errors import DepthscopeError
 
 app = typer.Typer(
@@ -14,17 +15,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-app.command("scan")(scan.command)
-app.command("doctor")(doctor.command)
-app.command("forecast")(forecast.command)
-app.command("ablate")(ablate.command)
-app.command("paths")(paths.command)
-app.command("bound")(bound.command)
-app.command("spectrum")(spectrum.command)
-app.command("reproduce")(reproduce.command)
-app.command("compare")(compare.command)
-app.command("train")(train.command)
-app.command("ls")(ls.command)
+for module in (scan, doctor, forecast, ablate, paths, bound, spectrum, reproduce, compare, train, ls):
+    app.command(module.__name__.rpartition(".")[2])(grouped(module.command))
 
 
 def run() -> None:

@@ -1,27 +1,105 @@
-"""The options that several commands share."""
+"""The options that several commands share, in groups: a parameter whose type is a group stands for all its options."""
 
-from typing import Annotated
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
-Model = Annotated[
-    str,
-    typer.Argument(
-        help="A preset (see: depthscope ls models), package.module:function, a local Hugging Face folder, or a hub id.",
-        show_default=False,
-    ),
-]
-Depth = Annotated[int, typer.Option(help="Blocks of a preset.")]
-Width = Annotated[int, typer.Option(help="Width d of a preset.")]
-Heads = Annotated[int, typer.Option(help="Attention heads of a preset.")]
-Tokens = Annotated[int, typer.Option("--tokens", "--n", help="Tokens n in each sequence.")]
-Batch = Annotated[int, typer.Option(help="Sequences.")]
+HELP = "A preset (see: depthscope ls models), package.module:function, a local Hugging Face folder, or a hub id."
 Seed = Annotated[int, typer.Option(help="Seed of weights and inputs.")]
-Inputs = Annotated[
-    str | None, typer.Option(help="package.module:function that returns inputs for the model.", show_default=False)
-]
-Text = Annotated[str | None, typer.Option(help="Feed this text file instead of random tokens.", show_default=False)]
-Blocks = Annotated[
-    str | None,
-    typer.Option(help='Which modules are the blocks, for example "encoder.layers.*".', show_default=False),
-]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """A model by name, with the sizes of a preset, and its inputs."""
+
+    model: Annotated[str | None, typer.Argument(help=HELP, show_default=False)]
+    depth: Annotated[int, typer.Option(help="Blocks of a preset.")] = 12
+    width: Annotated[int, typer.Option(help="Width d of a preset.")] = 256
+    heads: Annotated[int, typer.Option(help="Attention heads of a preset.")] = 4
+    tokens: Annotated[int, typer.Option("--tokens", "--n", help="Tokens n in each sequence.")] = 64
+    batch: Annotated[int, typer.Option(help="Sequences.")] = 4
+    seed: Seed = 0
+    inputs: Annotated[
+        str | None, typer.Option(help="package.module:function that returns inputs for the model.", show_default=False)
+    ] = None
+    text: Annotated[
+        str | None, typer.Option(help="Feed this text file instead of random tokens.", show_default=False)
+    ] = None
+    blocks: Annotated[
+        str | None,
+        typer.Option(help='Which modules are the blocks, for example "encoder.layers.*".', show_default=False),
+    ] = None
+
+    def resolved(self) -> tuple[Any, Any]:
+        """The model and its inputs."""
+        from depthscope.models.resolve import resolve
+        from depthscope.models.sizes import Sizes
+
+        sizes = Sizes(self.depth, self.width, self.heads, self.tokens, self.batch, self.seed)
+        return resolve(str(self.model), sizes, inputs=self.inputs, text=self.text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """What is learned, by a model of which size, and how; what is not given is what suits the task."""
+
+    task: Annotated[
+        str, typer.Argument(help="The task: digits, cifar10, pydoc, wikitext2, sorting, ... (depthscope ls tasks).")
+    ] = "digits"
+    data: Annotated[str | None, typer.Option(help="Where images or text are: a file, a folder or a hub id.")] = None
+    depth: Annotated[int | None, typer.Option(help="Blocks; else what suits the task.")] = None
+    width: Annotated[int | None, typer.Option("--width", "--d", help="Width d; else what suits the task.")] = None
+    heads: Annotated[int | None, typer.Option("--heads", "--h", help="Attention heads; else what suits it.")] = None
+    ffn: Annotated[
+        int | None, typer.Option("--ffn", "--q", help="Width of the feed-forward networks; else twice d.")
+    ] = None
+    epochs: Annotated[int | None, typer.Option(help="Epochs; else what suits the task.")] = None
+    batch: Annotated[
+        int | None,
+        typer.Option(help="Images, or rows of text, of a step over all processes; else what suits the task."),
+    ] = None
+    lr: Annotated[
+        float | None, typer.Option(help="Learning rate, else what suits the task; a search begins with it.")
+    ] = None
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Another setting of recipe, model, task or a remedy: --set clip=1 --set train=500."),
+    ] = None
+
+    def said(self, **more: Any) -> dict[str, Any]:
+        """The options that somebody gave, and more of the kind, by the names of Recipe and Build."""
+        sizes = {"depth": self.depth, "d": self.width, "h": self.heads, "q": self.ffn}
+        said = {**sizes, "epochs": self.epochs, "batch": self.batch, "lr": self.lr, **more}
+        return {name: value for name, value in said.items() if value is not None}
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """The command as typer understands it: every parameter that is a group in place of its options."""
+    hints = get_type_hints(command, include_extras=True)
+    own = inspect.signature(command).parameters
+    groups = {name: hints[name] for name in own if is_dataclass(hints[name])}
+    members = {name: [f.name for f in fields(group)] for name, group in groups.items()}
+
+    def run(**given: Any) -> None:
+        made = {name: group(**{key: given.pop(key) for key in members[name]}) for name, group in groups.items()}
+        command(**made, **given)
+
+    taken: list[inspect.Parameter] = []
+    for name, parameter in own.items():
+        if name not in groups:
+            taken.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name]))
+            continue
+        kinds = get_type_hints(groups[name], include_extras=True)
+        taken += [_parameter(f, kinds[f.name]) for f in fields(groups[name])]
+    run.__doc__, run.__name__ = command.__doc__, command.__name__
+    run.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in taken}
+    return run
+
+
+def _parameter(f: "Field[Any]", kind: Any) -> inspect.Parameter:
+    default = inspect.Parameter.empty if f.default is MISSING else f.default
+    return inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)

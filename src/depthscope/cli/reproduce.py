@@ -1,11 +1,12 @@
 """depthscope reproduce: a paper's figures and claims, run here, with what holds and what does not."""
 
-import json
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
-from depthscope.errors import UsageError
+from depthscope.cli.output import Output
+from depthscope.cli.settings import parsed
 
 
 def command(
@@ -27,21 +28,12 @@ def command(
     Exit code 1 when a claim that was expected to hold fails. Example: depthscope reproduce yu2023 --smoke
     """
     from depthscope.experiments.run import check_out, plan
-    from depthscope.files import check_writable, whole_file
 
-    planned = plan(name, smoke=smoke, **parsed(settings or []))
+    output = Output(as_json=as_json)
+    planned = plan(name, smoke=smoke, **parsed(settings))
     check_out(out, [item for item, _ in planned], smoke=smoke)
-    if as_json and as_json != "-":
-        check_writable(as_json)
     done = run_all(planned, out, smoke)
-    record = json.dumps({r.name: r.to_dict() for r in done}, indent=1, allow_nan=False)
-    if as_json == "-":
-        typer.echo(record)
-    elif done:
-        show(done, out)
-    if as_json and as_json != "-":
-        with whole_file(as_json) as part:
-            part.write_text(record)
+    output.show({one.name: one for one in done}, Claims(done, out))
     if len(done) < len(planned):
         raise typer.Exit(130)
     if not all(r.holds for r in done):
@@ -75,43 +67,17 @@ def run_all(planned: list[tuple[str, Any]], out: str, smoke: bool) -> list[Any]:
     return done
 
 
-def show(done: list[Any], out: str) -> None:
+@dataclass(frozen=True)
+class Claims:
     """The table of claims, what failed, and where the figures are."""
-    from rich.console import Console
-    from rich.padding import Padding
-    from rich.table import Table
-    from rich.text import Text
 
-    grid = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("claim", "wanted", "got", "", "trials"):
-        side: Any = "right" if title in ("got", "trials") else "left"
-        grid.add_column(title, justify=side, no_wrap=title != "claim")
-    for r in done:
-        grid.add_row(f"[bold]{r.name}[/bold] ({r.seconds:.0f} s)")
-        for claim in r.claims:
-            colour = "green" if claim.holds else "red" if claim.expected else "yellow"
-            status = f"[{colour}]{claim.status}[/{colour}]"
-            said = Padding(Text(claim.says), (0, 0, 0, 2))
-            grid.add_row(said, claim.wanted, f"{claim.value:.4g}", status, str(claim.trials))
-    expected = [claim for r in done for claim in r.claims if claim.expected]
-    known = [claim for r in done for claim in r.claims if not claim.expected]
-    console = Console()
-    console.print(grid)
-    summary = f"\n{sum(c.holds for c in expected)} of {len(expected)} claims hold"
-    if known:
-        summary += f"; of {len(known)} that are known to differ, {sum(not c.holds for c in known)} do"
-    console.print(f"{summary}. {sum(r.seconds for r in done):.0f} s. Figures and results.json: {out}/")
+    done: list[Any]
+    out: str
 
+    def view(self) -> Any:
+        from rich.console import Group
 
-def parsed(settings: list[str]) -> dict[str, Any]:
-    """key=value pairs; values are JSON where they can be, words otherwise."""
-    chosen: dict[str, Any] = {}
-    for pair in settings:
-        key, equals, text = pair.partition("=")
-        if not equals or not key:
-            raise UsageError(f"--set: must be name=value; got {pair!r}. For example --set depth=40.")
-        try:
-            chosen[key] = json.loads(text)
-        except ValueError:
-            chosen[key] = text
-    return chosen
+        from depthscope.reports.reproductions import summary, table
+
+        said = f"\n{summary(self.done)} Figures and results.json: {self.out}/"
+        return Group(table(self.done).view(), said) if self.done else Group()

@@ -1,67 +1,48 @@
 """depthscope train: one model on one task, with or without a remedy; killed, it goes on where it was."""
 
-import json
 import os
 from contextlib import ExitStack
 from typing import Annotated, Any
 
 import typer
 
-from depthscope.cli import options
-from depthscope.cli.compare import given
-from depthscope.cli.reproduce import parsed
+from depthscope.cli.options import Seed, Training
+from depthscope.cli.output import Output
+from depthscope.cli.settings import parsed
 from depthscope.errors import UsageError
-from depthscope.files import check_writable, whole_file
 
 
 def command(
-    task: Annotated[
-        str, typer.Argument(help="The task: digits, cifar10, pydoc, wikitext2, sorting, ... (depthscope ls tasks).")
-    ] = "digits",
-    data: Annotated[str | None, typer.Option(help="Where images or text are: a file, a folder or a hub id.")] = None,
+    chosen: Training,
+    *,
     wiring: Annotated[str, typer.Option(help="post_norm, pre_norm, ... (depthscope ls models).")] = "post_norm",
     remedy: Annotated[str | None, typer.Option(help="A remedy in every block, for example de_escalate.")] = None,
     tau: Annotated[float | None, typer.Option(help="Strength of de_escalate and gain_control.")] = None,
     at: Annotated[str | None, typer.Option(help="Where the remedy acts, for example block_out or ffn_in.")] = None,
-    depth: Annotated[int | None, typer.Option(help="Blocks; else what suits the task.")] = None,
-    width: Annotated[int | None, typer.Option("--width", "--d", help="Width d; else what suits the task.")] = None,
-    heads: Annotated[int | None, typer.Option("--heads", "--h", help="Attention heads; else what suits it.")] = None,
-    ffn: Annotated[
-        int | None, typer.Option("--ffn", "--q", help="Width of the feed-forward networks; else twice d.")
+    seed: Seed = 0,
+    folder: Annotated[
+        str | None, typer.Option(help="Checkpoints and run.json go here; a run that is there is continued.")
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs; else what suits the task.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Images, or rows of text, of a step, over all processes.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate; else what suits the task.")] = None,
-    seed: options.Seed = 0,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Another setting of recipe, model, task or remedy: --set clip=1 --set train=500."),
-    ] = None,
-    folder: Annotated[str | None, typer.Option(help="Checkpoints and run.json go here; a run there goes on.")] = None,
     every_steps: Annotated[int | None, typer.Option(help="Steps between checkpoints; else one an epoch.")] = None,
     parallel: Annotated[str, typer.Option(help="Under torchrun: ddp copies the model, fsdp cuts it.")] = "ddp",
     processes: Annotated[int | None, typer.Option(help="How many must train together; an error otherwise.")] = None,
     log_with: Annotated[str | None, typer.Option(help="A tracker of accelerate, for example tensorboard.")] = None,
-    as_json: Annotated[
-        str | None, typer.Option("--json", help="Write the record to this file; - writes it to stdout, alone.")
-    ] = None,
+    output: Output,
 ) -> None:
     """Train one model and say how well it did. Exit code 1 when it diverged, 130 when it was stopped.
 
     Example: depthscope train digits --remedy de_escalate --tau 1 --depth 24 --folder out/run
     On two processes: torchrun --nproc-per-node 2 -m depthscope train digits --processes 2
     """
-    if as_json is not None and as_json != "-":
-        check_writable(as_json)  # or say why not at once, and not after an hour
+    from depthscope.reports.sheet import Line
     from depthscope.training.choices import sort_choices
     from depthscope.training.loop import train
     from depthscope.training.progress import bar
     from depthscope.training.tasks import task as load
 
-    model = {"depth": depth, "d": width, "h": heads, "q": ffn, "wiring": wiring, "remedy": remedy, "at": at}
-    said = given(**model, epochs=epochs, batch=batch, lr=lr, seed=seed, tau=tau) | parsed(settings or [])
-    found = sorted_by_owner(task, said)
-    learned = load(task, **found.options | given(data=data))
+    said = chosen.said(wiring=wiring, remedy=remedy, at=at, seed=seed, tau=tau) | parsed(chosen.settings)
+    task, found = chosen.task, sorted_by_owner(chosen.task, said)
+    learned = load(task, **found.options | ({} if chosen.data is None else {"data": chosen.data}))
     build, recipe = built(found, sort_choices(task, learned.defaults))
     first = os.environ.get("RANK", "0") == "0"
     try:
@@ -72,7 +53,9 @@ def command(
     finally:
         leave_the_others()
     if first:
-        show(run, as_json, folder)
+        output.show(run, Line(str(run)))
+    if first and folder is not None and output.as_json != "-":
+        typer.echo(f"run.json and checkpoints: {folder}", err=True)
     if run.status != "done":
         raise typer.Exit(1 if run.status == "diverged" else 130)
 
@@ -107,16 +90,3 @@ def leave_the_others() -> None:
 
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
-
-
-def show(run: Any, as_json: str | None, folder: str | None) -> None:
-    """The result in one line, or as JSON alone."""
-    if as_json == "-":
-        typer.echo(json.dumps(run.to_dict(), indent=1, allow_nan=False))
-        return
-    typer.echo(str(run))
-    if folder is not None:
-        typer.echo(f"run.json and checkpoints: {folder}", err=True)
-    if as_json is not None:
-        with whole_file(as_json) as part:
-            part.write_text(json.dumps(run.to_dict(), indent=1, allow_nan=False))

@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+from depthscope.records import plain
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -41,16 +43,20 @@ class Claim:
             return "holds" if self.holds else "FAILS"
         return "holds (!)" if self.holds else "differs (known)"
 
+    def derived(self) -> dict[str, Any]:
+        return {"wanted": self.wanted, "holds": self.holds}
+
     def to_dict(self) -> dict[str, Any]:
-        value = self.value if math.isfinite(self.value) else str(self.value)
-        return {
-            "says": self.says,
-            "wanted": self.wanted,
-            "value": value,
-            "holds": self.holds,
-            "expected": self.expected,
-            "trials": self.trials,
-        }
+        """Plain data, ready for JSON."""
+        return plain(self)
+
+    @classmethod
+    def of_words(cls, record: dict[str, Any]) -> "Claim":
+        """A claim from plain data that has its interval in words alone, as it was once written."""
+        sign, _, limit = record["wanted"].rpartition(" ")
+        low = -math.inf if sign == "<=" else float(sign.removesuffix(" to") if sign.endswith(" to") else limit)
+        high = math.inf if sign == ">=" else float(limit)
+        return cls(record["says"], float(record["value"]), low, high, record["trials"], record["expected"])
 
 
 def stated(trials: int, *rows: tuple[str, float | Tensor, float, float], expected: bool = True) -> list[Claim]:

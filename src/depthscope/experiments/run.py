@@ -2,9 +2,7 @@
 
 import dataclasses
 import importlib
-import importlib.util
 import json
-import math
 import pkgutil
 import time
 from collections.abc import Callable, Iterator
@@ -15,11 +13,13 @@ from typing import Any
 
 import torch
 
-from depthscope.errors import MissingExtraError, RecordError, UnknownNameError, UsageError
+from depthscope.errors import RecordError, UnknownNameError, UsageError
 from depthscope.experiments.claim import Claim
 from depthscope.experiments.progress import listening
 from depthscope.files import check_writable, whole_file
+from depthscope.records import Record, plain, read
 from depthscope.registry import unknown
+from depthscope.reports.show import need_matplotlib, new_figure, picture
 
 FORMAT = 1
 ROOT = Path(__file__).parent
@@ -50,9 +50,11 @@ def module_of(name: str) -> ModuleType:
     return importlib.import_module(f"depthscope.experiments.{name.replace('/', '.')}")
 
 
-@dataclasses.dataclass(frozen=True)
-class Reproduction:
+@dataclasses.dataclass(frozen=True, eq=False)
+class Reproduction(Record):
     """What one experiment gave: its settings, its numbers, and the claims that were held against them."""
+
+    FORMAT = "depthscope.reproduction"
 
     name: str
     config: Any
@@ -60,44 +62,73 @@ class Reproduction:
     numbers: dict[str, torch.Tensor]
     claims: list[Claim]
     seconds: float
+    versions: dict[str, str] = dataclasses.field(default_factory=lambda: made_with())  # of what computed it
 
     @property
     def holds(self) -> bool:
         """Whether every claim that was expected to hold does."""
         return all(claim.holds for claim in self.claims if claim.expected)
 
-    def figure(self) -> Any:
-        """The matplotlib figure."""
-        need_matplotlib()
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(12, 4), layout="constrained")
+    def draw(self, figure: Any = None) -> Any:
+        figure = new_figure((12, 4)) if figure is None else figure
         module_of(self.name).draw(self.numbers, self.config, figure)
         return figure
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "smoke": self.smoke,
-            "config": dataclasses.asdict(self.config),
-            "torch": torch.__version__,
-            "depthscope": version("depthscope"),
-            "seconds": round(self.seconds, 2),
-            "claims": [claim.to_dict() for claim in self.claims],
-            "numbers": {name: plain(value) for name, value in self.numbers.items()},
-        }
+    def figure(self) -> Any:
+        """The matplotlib figure."""
+        return self.draw()
+
+    def derived(self) -> dict[str, Any]:
+        return self.versions
+
+    @classmethod
+    def from_dict(cls, record: Any) -> "Reproduction":
+        found = super().from_dict(record)
+        if found.name not in names():
+            told = unknown("experiment", found.name, names())
+            raise RecordError(f"Reproduction.name: must be an experiment of this depthscope; {told}")
+        config = read(record["config"], module_of(found.name).Config, record["version"], "Reproduction.config")
+        return dataclasses.replace(found, config=config)
 
     def save(self, folder: str | Path) -> Path:
-        """Write the figure, and the numbers and claims into results.json beside it; whole files or none."""
+        """Write the figure, and the record into results.json beside it; whole files or none.
+
+        A name that ends in .json is not a folder: the record alone is written there.
+        """
+        if str(folder).endswith(".json"):
+            return super().save(folder)
         target = home(folder, self.name, smoke=self.smoke) / f"{self.name.partition('/')[2]}.png"
-        figure = self.figure()
-        with whole_file(target) as part:
-            figure.savefig(part, dpi=140)
+        picture(self, target)
         results = target.with_name("results.json")
         kept = read_results(results) | {target.stem: self.to_dict()}
         lines = [f"{json.dumps(name)}: {json.dumps(record, allow_nan=False)}" for name, record in kept.items()]
         with whole_file(results) as part:
             part.write_text(f'{{"format": {FORMAT}, "experiments": {{\n' + ",\n".join(lines) + "\n}}\n")
         return target
+
+
+def made_with() -> dict[str, str]:
+    """The versions of what computes."""
+    return {"torch": torch.__version__, "depthscope": version("depthscope")}
+
+
+def results(path: str | Path) -> dict[str, Reproduction]:
+    """The reproductions in a results.json, by their names."""
+    found = {}
+    for item, record in read_results(Path(path)).items():
+        if "format" not in record:  # written before records had one form
+            name = next((name for name in names() if name.partition("/")[2] == item), item)
+            claims = [Claim.of_words(claim) for claim in record["claims"]]
+            made = {part: record[part] for part in made_with()}
+            record |= {
+                "format": Reproduction.FORMAT,
+                "version": 1,
+                "name": name,
+                "claims": plain(claims),
+                "versions": made,
+            }
+        found[record["name"]] = Reproduction.from_dict(record)
+    return found
 
 
 def home(folder: str | Path, name: str, *, smoke: bool) -> Path:
@@ -178,17 +209,6 @@ def _alike(value: Any, like: Any) -> bool:
     return type(value) is type(like)
 
 
-def plain(value: Any) -> Any:
-    """Tensors as nested lists; what is no finite number as its name."""
-    if isinstance(value, torch.Tensor):
-        value = value.tolist()
-    if isinstance(value, list):
-        return [plain(v) for v in value]
-    if isinstance(value, float):
-        return float(f"{value:.7g}") if math.isfinite(value) else str(value)
-    return value
-
-
 def read_results(path: Path) -> dict[str, Any]:
     """The experiments already in a results.json, by name; none when there is no such file."""
     if not path.exists():
@@ -209,11 +229,6 @@ def check_out(folder: str | Path, items: list[str], *, smoke: bool) -> None:
     for results in {home(folder, item, smoke=smoke) / "results.json" for item in items}:
         check_writable(results)
         read_results(results)
-
-
-def need_matplotlib() -> None:
-    if importlib.util.find_spec("matplotlib") is None:
-        raise MissingExtraError("figures need matplotlib. pip install 'depthscope[plot]'")
 
 
 def shelf() -> Iterator[tuple[str, str]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from depthscope.errors import UsageError
 from depthscope.forecasts.record import Forecast
+from depthscope.records import Record
 
 FLOOR = 0.05  # of the signal must differ between tokens at the last block
 MARGIN = 0.05  # more than the floor is asked of a forecast without a band: what one model of a design may miss it by
@@ -36,6 +37,9 @@ class Option:
         per_block = self.forecast.gradient_growth
         return None if per_block is None else math.exp(min(float(per_block.log().sum()), 700.0))
 
+    def derived(self) -> dict[str, Any]:
+        return {**self.settings, "gradients": self.growth, "t_div": self.forecast.t_div}
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -53,18 +57,24 @@ class Kind:
 
 
 @dataclass(frozen=True, eq=False)
-class Advice:
-    """options: what was weighed, the model as it is first, then from mild to strong; choice is one of them."""
+class Advice(Record):
+    """options: what was weighed, the model as it is first, then from mild to strong. chosen: the index of the best."""
+
+    FORMAT = "depthscope.advice"
 
     options: list[Option]
-    choice: Option
+    chosen: int
     floor: float
     most_growth: float
 
     @property
+    def choice(self) -> Option:
+        return self.options[self.chosen]
+
+    @property
     def needed(self) -> bool:
         """Whether anything must change."""
-        return self.choice is not self.options[0]
+        return self.chosen != 0
 
     @property
     def holds(self) -> bool:
@@ -72,7 +82,7 @@ class Advice:
         return self.keeps(self.choice)
 
     def keeps(self, option: Option) -> bool:
-        """The same of any option."""
+        """Whether an option keeps tokens apart, without making gradients explode."""
         return _holds(option, self.floor, self.most_growth)
 
     @property
@@ -92,19 +102,8 @@ class Advice:
             f"{new.t_div:.2g}{_gradients(new)}: {new.code}"
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data: the two sentences, and every option with its settings and its curve."""
-        options = [
-            {
-                "change": o.change,
-                **o.settings,
-                "code": o.code,
-                "gradients": o.growth,
-                "t_div": o.forecast.t_div.tolist(),
-            }
-            for o in self.options
-        ]
-        return {"text": self.text, "needed": self.needed, "choice": self.options.index(self.choice), "options": options}
+    def derived(self) -> dict[str, Any]:
+        return {"text": self.text, "needed": self.needed, "choice": self.chosen}
 
     def __str__(self) -> str:
         return self.text
@@ -117,7 +116,7 @@ def choose(now: Option, kinds: Sequence[Kind], *, floor: float = FLOOR, most_gro
     if not isinstance(most_growth, int | float) or not most_growth > 0:
         raise UsageError(f"advise: most_growth must be positive; got {most_growth!r}. 30 is the default.")
     if _holds(now, floor, most_growth):
-        return Advice([now], now, floor, most_growth)
+        return Advice([now], 0, floor, most_growth)
     options, good = [now], []
     for kind in sorted(kinds, key=lambda one: one.rank):
         if kind.calms and all(_is_calm(o, most_growth) for o in options):
@@ -127,9 +126,9 @@ def choose(now: Option, kinds: Sequence[Kind], *, floor: float = FLOOR, most_gro
         if _holds(option, floor, most_growth):
             good.append((kind.rank, strength, len(options) - 1))
     if good:
-        return Advice(options, options[min(good)[2]], floor, most_growth)
-    calm = [o for o in options if _is_calm(o, most_growth)] or options
-    return Advice(options, max(calm, key=lambda o: o.t_div), floor, most_growth)
+        return Advice(options, min(good)[2], floor, most_growth)
+    calm = [k for k, option in enumerate(options) if _is_calm(option, most_growth)] or range(len(options))
+    return Advice(options, max(calm, key=lambda k: options[k].t_div), floor, most_growth)
 
 
 def _mildest(kind: Kind, floor: float, most_growth: float) -> tuple[int, Option]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from depthscope.errors import UsageError
+from depthscope.errors import ForecastError, UsageError
 from depthscope.forecasts.advice import FLOOR, MOST_GROWTH, Advice, Kind, Option, choose
 from depthscope.forecasts.calibrate import calibrate
 from depthscope.forecasts.forecast import continued, forecast, replayed
@@ -14,6 +14,7 @@ from depthscope.forecasts.numbers import has_maps
 from depthscope.forecasts.record import Forecast
 from depthscope.models.design import design_of
 from depthscope.scans.record import Scan
+from depthscope.scans.verdict import advised_by
 
 TAUS = tuple(i / 20 for i in range(1, 21))
 WEIGHTS = (0.8, 0.63, 0.5, 0.4, 0.32, 0.25, 0.2, 0.16, 0.125, 0.1)  # of a branch
@@ -124,3 +125,21 @@ def _of_scan(scan: Scan, inputs: Any, limits: dict[str, float], choices: dict[st
     kinds = [_tau(lambda tau: replayed(cal, scan, depth, tau)), Kind(3, lighter, WEIGHTS)]
     kinds += [Kind(4, rewired, ("pre_norm",))] if cal.post else []
     return choose(Option(AS_IT_IS, {}, "", continued(cal, scan, depth)), kinds, **limits)
+
+
+def in_a_verdict(scan: Scan, depth: int | None) -> str:
+    """The mildest change by a forecast that is calibrated on this scan; where there is none, what helps in general."""
+    try:
+        advice = advise(scan, depth=depth)
+    except (ForecastError, UsageError):  # steps or norms that a forecast does not know
+        form = ", in a form that uses past tokens only" if scan.causal else ""
+        return f"Ways out: de-escalation (ds.remedies.DeEscalate){form}, pre-norm, a smaller residual branch."
+    kept = f"{advice.choice.t_div:.0%} of the signal would still differ at block {advice.choice.forecast.depth}"
+    if not advice.holds:
+        return f"No single change helps, by a forecast from these blocks; best is {advice.choice.change}: {kept}."
+    others = [o.change for o in advice.options[1:] if o is not advice.choice and advice.keeps(o)]
+    also = f" Or: {', '.join(others)}." if others else ""
+    return f"Mildest way out, by a forecast from these blocks: {advice.choice.code}; {kept}.{also}"
+
+
+advised_by(in_a_verdict)

@@ -1,29 +1,26 @@
 """The Forecast record: the curve that is expected, and what follows from it."""
 
-import json
 import math
-from dataclasses import dataclass, field, fields
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
-from depthscope.errors import RecordError, UsageError
-from depthscope.files import whole_file
+from depthscope.errors import UsageError
+from depthscope.records import Record
 from depthscope.theory.depth import critical_tau
-
-FORMAT, VERSION = "depthscope.forecast", 1
 
 
 @dataclass(frozen=True, eq=False)
-class Forecast:
+class Forecast(Record):
     """Token similarity, diversity and cosine before block 1 and after every block, (depth + 1,) each.
 
     source: what was forecast. assumed: what the forecast takes for granted, in words. measured: how many of the first
     blocks are not forecast but measured (of a scan). band: between which values t_sim lies in nine cases of ten, (2,
     depth + 1). gradient_growth: |dL/dX_{l-1}| / |dL/dX_l| of every block, (depth,). None where there is no theory.
     """
+
+    FORMAT = "depthscope.forecast"
+    VERSION = 2  # 1 had bare NaN and Infinity, which are not JSON
 
     source: str
     n: int
@@ -72,59 +69,3 @@ class Forecast:
         """The least tau at block_out that stops this growth: 1 - 1 / sqrt(gain), beside what is there already."""
         further = float(critical_tau(max(self.gain, 1e-12)))
         return 1 - (1 - self.tau) * (1 - further)
-
-    def to_dict(self) -> dict[str, Any]:
-        curves = {name: getattr(self, name).tolist() for name in ("t_sim", "t_div", "t_cos")}
-        return {
-            "format": FORMAT,
-            "version": VERSION,
-            "source": self.source,
-            "n": self.n,
-            **curves,
-            "assumed": self.assumed,
-            "measured": self.measured,
-            "tau": self.tau,
-            "band": None if self.band is None else self.band.tolist(),
-            "gradient_growth": None if self.gradient_growth is None else self.gradient_growth.tolist(),
-        }
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "Forecast":
-        got = (data.get("format"), data.get("version")) if isinstance(data, dict) else (type(data).__name__, None)
-        if got != (FORMAT, VERSION):
-            raise RecordError(
-                f"Forecast: a record must be a {FORMAT} of version {VERSION}; got {got[0]!r}, {got[1]!r}. Was it saved "
-                "by Forecast.save?"
-            )
-        missing = [f.name for f in fields(cls) if f.name not in data]
-        if missing:
-            raise RecordError(f"Forecast: a record must have all its fields; missing: {', '.join(missing)}.")
-        names = ("t_sim", "t_div", "t_cos", "band", "gradient_growth")
-        found: dict[str, Any] = {
-            k: None if data[k] is None else torch.tensor(data[k], dtype=torch.float64) for k in names
-        }
-        return cls(
-            data["source"],
-            data["n"],
-            assumed=list(data["assumed"]),
-            measured=data["measured"],
-            tau=data["tau"],
-            **found,
-        )
-
-    def save(self, path: str | Path) -> None:
-        with whole_file(path) as part:
-            part.write_text(json.dumps(self.to_dict(), indent=1))
-
-    @classmethod
-    def load(cls, path: str | Path) -> "Forecast":
-        try:
-            data = json.loads(Path(path).read_text())
-        except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise RecordError(f"Forecast.load: {str(path)!r} must be JSON written by save(); {error}.") from None
-        return cls.from_dict(data)
-
-    def __str__(self) -> str:
-        from depthscope.reports.forecasts import forecast_text
-
-        return forecast_text(self)

@@ -1,17 +1,14 @@
 """Ablations as a table, a picture and a fragment of HTML: which part of a block keeps the tokens apart?"""
 
-import io
 import math
-from html import escape
-from pathlib import Path
 from typing import Any
 
 from depthscope.ablations.record import COLLAPSED, Ablations, Row
-from depthscope.files import whole_file
-from depthscope.reports.chart import COLOURS, svg_lines
-from depthscope.reports.plots import need_matplotlib
+from depthscope.reports.chart import COLOURS
 from depthscope.reports.rows import header
+from depthscope.reports.sheet import Curves, Grid, Line, Part, Sheet, notes
 
+SIZE = (11, 4.4)
 COLUMNS = ("relative_residual", "t_sim", "t_cos", "token_norm", "stable_rank")
 LEGEND = (
     "relative residual: |X - 1 x^T| / |X| with x the mean token, in Dong et al.'s composite norm (0: all tokens are "
@@ -43,7 +40,7 @@ def _number(value: float) -> str:
     return f"{value:.3f}" if value == 0 or 1e-3 <= abs(value) < 1e3 else f"{value:.1e}"
 
 
-def notes(ablations: Ablations) -> list[str]:
+def remarks(ablations: Ablations) -> list[str]:
     """What a reader should know of the whole model, and of the way in which the rows were made."""
     found = list(ablations[()].scan.notes)
     if "ffn" in ablations.parts and {"skips", "ffn_skip"} & {*ablations.parts}:
@@ -51,58 +48,23 @@ def notes(ablations: Ablations) -> list[str]:
     return found
 
 
-def ablations_view(ablations: Ablations) -> Any:
-    """The table and the verdict as a rich renderable."""
-    from rich.console import Group
-    from rich.panel import Panel
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+def sheets(ablations: Ablations) -> list[Sheet]:
     names, cells = table(ablations)
-    for index, name in enumerate(names):
-        grid.add_column(name, justify="left" if index < len(ablations.parts) or not name else "right")
-    for row, line in zip(ablations.rows, cells, strict=True):
-        grid.add_row(*line, style="green" if row.collapse is None else "red")
-    body: list[Any] = [
-        Text(header(ablations[()].scan), style="dim"),
-        grid,
-        Text(ablations.verdict, style="bold"),
-        Text(LEGEND, style="dim"),
-        *(Text(f"note: {note}", style="yellow") for note in notes(ablations)),
-    ]
-    title = f"{ablations[()].scan.title} without {', '.join(ablations.parts)}: all combinations"
-    return Panel(Group(*body), title=title, title_align="left")
-
-
-def ablations_text(ablations: Ablations, width: int = 110) -> str:
-    """The same as plain text."""
-    from rich.console import Console
-
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(ablations_view(ablations))
-    return console.file.getvalue().rstrip()  # type: ignore[attr-defined]
-
-
-def ablations_html(ablations: Ablations) -> str:
-    """The same as a fragment of HTML without outside references."""
-    names, cells = table(ablations)
-    head = "".join(f"<th>{escape(name)}</th>" for name in names)
-    rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in cells)
+    styles = ["green" if row.collapse is None else "red" for row in ablations.rows]
     curves = {row.label: row.scan["relative_residual"].tolist() for row in ablations.rows}
-    return (
-        f"<div><h3>{escape(ablations[()].scan.title)}</h3><p><b>{escape(ablations.verdict)}</b></p>"
-        f"{svg_lines(curves, width=760, height=260, label='relative residual over depth')}"
-        f"<table><tr>{head}</tr>{rows}</table><p>{escape(LEGEND)}</p></div>"
-    )
+    body: list[Part] = [
+        Line(header(ablations[()].scan), "dim"),
+        Curves(curves, "relative residual over depth", width=760, height=260),
+        Grid(names, cells, gap=1, left=len(ablations.parts), fold=None, styles=styles),
+        Line(ablations.verdict, "bold"),
+        Line(LEGEND, "dim"),
+        *notes(remarks(ablations)),
+    ]
+    return [Sheet(f"{ablations[()].scan.title} without {', '.join(ablations.parts)}: all combinations", body)]
 
 
-def draw(ablations: Ablations) -> Any:
-    """A matplotlib figure: relative residual and token norm over depth, one line for each combination."""
-    need_matplotlib()
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 4.4), layout="constrained")
+def draw(ablations: Ablations, figure: Any) -> None:
+    """Relative residual and token norm over depth, one line for each combination."""
     left, right = figure.subplots(1, 2)
     *first, last = ablations.parts
     for row in ablations.rows:
@@ -128,11 +90,3 @@ def draw(ablations: Ablations) -> Any:
         ax.grid(alpha=0.25)
     figure.legend(loc="outside right upper", fontsize=8, frameon=False)
     figure.suptitle(ablations[()].scan.title, fontsize=10)
-    return figure
-
-
-def picture(ablations: Ablations, to: str | Path) -> Path:
-    """Draw and write; the whole file or none."""
-    with whole_file(to) as part:
-        draw(ablations).savefig(part, dpi=140)
-    return Path(to)

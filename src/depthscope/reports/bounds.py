@@ -1,15 +1,14 @@
 """Bounds for the terminal and as a picture: what the theorem says, and what is found."""
 
-import io
 import math
-from pathlib import Path
 from typing import Any
 
 from depthscope.circuits.bounds_record import EMPTY, Bounds, power
-from depthscope.files import whole_file
 from depthscope.reports.chart import sampled
-from depthscope.reports.plots import need_matplotlib
+from depthscope.reports.sheet import Grid, Line, Part, Sheet, notes
 
+SIZE = (13, 4.2)
+WIDTH = 120
 LEGEND = (
     "before, after: the residual |res(X)|_{1,inf} of what attention reads and gives, res(X) = tokens without their "
     "mean. bound: what holds for one block. printed: the paper's, gamma = 1. above: orders of magnitude between bound "
@@ -19,28 +18,11 @@ LEGEND = (
 )
 
 
-def bounds_view(found: Bounds) -> Any:
-    """The record as a rich renderable."""
-    from rich.console import Group
-    from rich.panel import Panel
-    from rich.table import Table
-    from rich.text import Text
-
-    names, cells = rows(found)
-    grid = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for name in names:
-        grid.add_column(name, justify="right", no_wrap=True)
-    for row in cells:
-        grid.add_row(*row)
+def sheets(found: Bounds) -> list[Sheet]:
     what = f"{found.depth} blocks, {found.heads} heads, width {found.width}, {found.samples} x {found.tokens} tokens"
-    body: list[Any] = [
-        Text(what, style="dim"),
-        Text(found.verdict, style="bold"),
-        grid,
-        Text(LEGEND, style="dim"),
-        *(Text(f"note: {note}", style="yellow") for note in found.notes),
-    ]
-    return Panel(Group(*body), title=f"bounds: {found.model}", title_align="left")
+    table = Grid(*rows(found), gap=1)
+    body: list[Part] = [Line(what, "dim"), Line(found.verdict, "bold"), table, Line(LEGEND, "dim"), *notes(found.notes)]
+    return [Sheet(f"bounds: {found.model}", body)]
 
 
 def rows(found: Bounds) -> tuple[list[str], list[list[str]]]:
@@ -67,21 +49,8 @@ def _ffn(row: Any) -> str:
     return f"{row.ffn_lower:.2g}..{'?' if math.isinf(row.ffn_upper) else f'{row.ffn_upper:.3g}'}"
 
 
-def bounds_text(found: Bounds, width: int = 120) -> str:
-    """The same as plain text."""
-    from rich.console import Console
-
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(bounds_view(found))
-    return console.file.getvalue().rstrip()  # type: ignore[attr-defined]
-
-
-def picture(found: Bounds, to: str | Path) -> None:
+def draw(found: Bounds, figure: Any) -> None:
     """One block at a time; the network of pure attention, and with skips; the power of each block."""
-    need_matplotlib()
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(13, 4.2), layout="constrained")
     single, chain, rate = figure.subplots(1, 3)
     blocks = list(range(1, found.depth + 1))
     marks = {"marker": ".", "ms": 5}
@@ -108,5 +77,3 @@ def picture(found: Bounds, to: str | Path) -> None:
     for ax in (single, chain, rate):
         ax.grid(alpha=0.25)
         ax.legend(fontsize=8, frameon=False)
-    with whole_file(to) as part:
-        figure.savefig(part, dpi=140)

@@ -1,48 +1,29 @@
 """A comparison for the terminal: a line for each arm, then what may be concluded from it and what may not."""
 
-import io
 import math
 from typing import Any
 
+from depthscope.reports.sheet import Grid, Line, Sheet
+from depthscope.reports.training_curves import draw as draw
+from depthscope.reports.training_curves import epochs_in_words, size
 from depthscope.training.arms import CAVEAT, LITERAL, rate_words
 from depthscope.training.comparison import Comparison
 from depthscope.training.lane import Lane
 from depthscope.training.scores import in_range
 from depthscope.training.significance import FEWEST, LEVEL
 
+SIZE = size  # as many rows of heat maps as there are arms
 FOLDED = {"arm": 13, "seeds": 5}  # may take several lines, of no fewer letters
 STATED = {"bits_per_character": "bits/char", "perplexity": "perplexity"}  # of a loss, as the field writes it
 DAMAGED = "accuracy_"  # with the damage behind it: of the same model on test images made worse
 
 
-def comparison_view(comparison: Comparison) -> Any:
-    """The comparison as a rich renderable."""
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+def sheets(comparison: Comparison) -> list[Sheet]:
     rows = [cells(lane, comparison) for lane in comparison.lanes]
-    for name in rows[0]:
-        if name in FOLDED:
-            grid.add_column(name, overflow="fold", min_width=FOLDED[name])
-        else:
-            grid.add_column(name, justify="right", no_wrap=True)
-    for lane, row in zip(comparison.lanes, rows, strict=True):
-        lost = lane.diverged or lane.failed or lane.leaks
-        grid.add_row(*map(Text, row.values()), style="red" if lost else None)
-    parts: list[Any] = [Text(header(comparison), style="dim"), grid, Text()]
-    parts += [Text(words, style=style) for words, style in sentences(comparison)]
-    return Group(*parts)
-
-
-def comparison_text(comparison: Comparison, width: int = 110) -> str:
-    """The same as plain text."""
-    from rich.console import Console
-
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(comparison_view(comparison))
-    return console.file.getvalue().rstrip()  # type: ignore[attr-defined]
+    styles = ["red" if lane.diverged or lane.failed or lane.leaks else "" for lane in comparison.lanes]
+    grid = Grid([*rows[0]], [[*row.values()] for row in rows], gap=1, fold=FOLDED, styles=styles)
+    said = [Line(words, style) for words, style in sentences(comparison)]
+    return [Sheet(f"comparison: {comparison.task}", [Line(header(comparison), "dim"), grid, Line(""), *said], None)]
 
 
 def header(comparison: Comparison) -> str:
@@ -109,7 +90,7 @@ def differences_in_words(comparison: Comparison) -> list[str]:
         if have < seeds:
             how_many = f"No two arms have done more than {have} of {seeds} seeds"
         return [
-            f"{how_many}: of no difference can it be said whether it is more than noise. "
+            f"{how_many}: too few to tell whether any difference is more than noise. "
             f"Take --seeds {FEWEST + seeds - have} or more."
         ]
     lines = [_difference(one, comparison) for one in found]
@@ -137,10 +118,10 @@ def _difference(one: Any, comparison: Comparison) -> str:
     if count < FEWEST:
         return f"{one.better} and {one.worse}: nothing can be said, only {count} of {seeds} seeds were done by both."
     score = comparison.score
-    size = score.difference(abs(one.test.mean), one.test.spread)
+    by = score.difference(abs(one.test.mean), one.test.spread)
     flips = "" if math.isnan(one.test.p_flip) else f"; sign flips {one.test.p_flip:.2g}"
     over = f", over {count} of {seeds} seeds; {_left_out(one, comparison)}" if count < seeds else ""
-    return f"{one.better} is {score.ahead} {one.worse} by {size}: {one.verdict}{flips}{over}."
+    return f"{one.better} is {score.ahead} {one.worse} by {by}: {one.verdict}{flips}{over}."
 
 
 def _left_out(one: Any, comparison: Comparison) -> str:
@@ -252,10 +233,6 @@ def _budget(comparison: Comparison) -> str:
         f"The budget was {epochs_in_words(epochs)}: who learns fastest may be ahead now and not in the "
         f"end. --epochs {3 * epochs} or more shows whether a lead lasts."
     )
-
-
-def epochs_in_words(epochs: int) -> str:
-    return "1 epoch" if epochs == 1 else f"{epochs} epochs"
 
 
 def _range(lane: Lane, split: str, what: str, digits: int) -> str:

@@ -1,50 +1,42 @@
 """A forecast for the terminal: the expected curve, when tokens are lost, and what would save them."""
 
-import io
 import math
 from typing import Any
 
-from depthscope.forecasts.advice import Advice
 from depthscope.forecasts.record import Forecast
-from depthscope.reports.chart import bars, sampled
+from depthscope.reports.chart import sampled
 from depthscope.reports.phase import draw_depths, draw_phases
+from depthscope.reports.sheet import Bars, Curves, Grid, Line, Part, Sheet
 from depthscope.scans.record import Scan
 
+SIZE = (10, 3.6)
+WIDTH = 100
 
-def forecast_view(forecast: Forecast) -> Any:
-    """The forecast as a rich renderable."""
-    from rich.console import Group
-    from rich.panel import Panel
-    from rich.table import Table
-    from rich.text import Text
 
-    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in (
-        "block",
-        "t_sim",
-        "t_div",
-        "t_cos",
-        *(["t_sim, 9 of 10 between"] if forecast.band is not None else []),
-    ):
-        grid.add_column(name, justify="right")
-    for i in sampled(forecast.depth + 1, 13):
-        values = (forecast.t_sim[i], forecast.t_div[i], forecast.t_cos[i])
-        cells = [f"{float(v):.3f}" if float(v) >= 1e-3 else f"{float(v):.1e}" for v in values]
-        if forecast.band is not None:
-            measured = i <= forecast.measured
-            cells.append("measured" if measured else "{:.3f} and {:.3f}".format(*forecast.band[:, i].tolist()))
-        grid.add_row(str(i), *cells)
+def sheets(forecast: Forecast) -> list[Sheet]:
+    names = ["block", "t_sim", "t_div", "t_cos", *(["t_sim, 9 of 10 between"] if forecast.band is not None else [])]
     style = "red" if float(forecast.t_div[-1]) < 0.01 else "green"
-    body: list[Any] = [
-        Text(f"{forecast.depth} blocks, {forecast.n} tokens; {_basis(forecast)}", style="dim"),
-        Text("expected token similarity t_sim, block by block", style="bold"),
-        Text("\n".join(bars(forecast.t_sim.tolist())), style=style, no_wrap=True),
-        Text(in_words(forecast), style="bold"),
-        *([Text(gradients_in_words(forecast))] if forecast.gradient_growth is not None else []),
-        grid,
-        *(Text(f"assumed: {words}", style="dim") for words in forecast.assumed),
+    curve = forecast.t_sim.tolist()
+    body: list[Part] = [
+        Line(f"{forecast.depth} blocks, {forecast.n} tokens; {_basis(forecast)}", "dim"),
+        Line("expected token similarity t_sim, block by block", "bold"),
+        Bars(curve, style),
+        Curves({"t_sim": curve}, "expected token similarity over depth"),
+        Line(in_words(forecast), "bold"),
+        *([Line(gradients_in_words(forecast))] if forecast.gradient_growth is not None else []),
+        Grid(names, [_cells(forecast, i) for i in sampled(forecast.depth + 1, 13)], fold=None),
+        *(Line(f"assumed: {words}", "dim") for words in forecast.assumed),
     ]
-    return Panel(Group(*body), title=f"forecast: {forecast.source}", title_align="left", border_style=style)
+    return [Sheet(f"forecast: {forecast.source}", body, style)]
+
+
+def _cells(forecast: Forecast, i: int) -> list[str]:
+    values = [float(curve[i]) for curve in (forecast.t_sim, forecast.t_div, forecast.t_cos)]
+    cells = [str(i), *(f"{v:.3f}" if v >= 1e-3 else f"{v:.1e}" for v in values)]
+    if forecast.band is not None:
+        measured = i <= forecast.measured
+        cells.append("measured" if measured else "{:.3f} and {:.3f}".format(*forecast.band[:, i].tolist()))
+    return cells
 
 
 def _basis(forecast: Forecast) -> str:
@@ -79,33 +71,6 @@ def gradients_in_words(forecast: Forecast) -> str:
     )
 
 
-def forecast_text(forecast: Forecast, width: int = 100) -> str:
-    """The same as plain text."""
-    from rich.console import Console
-
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(forecast_view(forecast))
-    return console.file.getvalue().rstrip()  # type: ignore[attr-defined]
-
-
-def advice_view(advice: Advice) -> Any:
-    """What was weighed, and the choice in two sentences."""
-    from rich.console import Group
-    from rich.panel import Panel
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    grid.add_column("change")
-    for name in ("t_div at the end", "gradients", ""):
-        grid.add_column(name, justify="right")
-    for option in advice.options:
-        growth = "?" if option.growth is None else f"{option.growth:.2g}"
-        mark = "chosen" if option is advice.choice else "enough" if advice.keeps(option) else ""
-        grid.add_row(option.change, f"{option.t_div:.2g}", growth, mark)
-    return Panel(Group(Text(advice.text, style="bold"), grid), title="advice", title_align="left")
-
-
 def error_in_words(forecast: Forecast, measured: Scan) -> str:
     """How far the forecast is from a scan."""
     error = (forecast.t_sim - measured["t_sim"]).abs()
@@ -115,20 +80,13 @@ def error_in_words(forecast: Forecast, measured: Scan) -> str:
     )
 
 
-def picture(*forecasts: Forecast, to: str, measured: Scan | None = None, numbers: dict[str, Any] | None = None) -> None:
-    """t_sim and t_div over depth, one line for each forecast, with their bands.
+def draw(forecast: Forecast, figure: Any) -> None:
+    draw_forecasts(figure.subplots(1, 2), forecast)
 
-    measured: a scan, drawn as points. numbers: of a design in two numbers; then maps of collapse join, over
-    (gain, tau) and over (n, alpha).
-    """
-    from depthscope.reports.plots import need_matplotlib
 
-    need_matplotlib()
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 7.2) if numbers else (10, 3.6), layout="constrained")
-    axes = figure.subplots(2 if numbers else 1, 2, squeeze=False)
-    left, right = axes[0]
+def draw_forecasts(axes: Any, *forecasts: Forecast, measured: Scan | None = None) -> None:
+    """t_sim and t_div over depth, one line for each forecast, with their bands. measured: a scan, drawn as points."""
+    left, right = axes
     for forecast in forecasts:
         line = left.plot(forecast.t_sim, label=forecast.source)[0]
         if forecast.band is not None:
@@ -141,13 +99,10 @@ def picture(*forecasts: Forecast, to: str, measured: Scan | None = None, numbers
     left.set(title="token similarity", xlabel="block", ylabel="t_sim", ylim=(0, 1.02))
     right.set(title="token diversity", xlabel="block", ylabel="t_div")
     left.legend(fontsize="small", frameon=False)
-    if numbers:
-        _maps(axes[1], forecasts[0], numbers)
-    figure.savefig(to, dpi=150)
 
 
-def _maps(axes: Any, forecast: Forecast, numbers: dict[str, Any]) -> None:
-    """Where this design lies among others."""
+def draw_maps(axes: Any, forecast: Forecast, numbers: dict[str, Any]) -> None:
+    """Where this design lies among others, over (gain, tau) and over (n, alpha); numbers: the design in two numbers."""
     own = {"s_A": numbers["s_A"] * numbers["alpha"] ** 2, "alpha": 1.0}
     rest = {name: value for name, value in numbers.items() if name not in ("tau", *own)}
     here = (own["s_A"], numbers.get("tau", 0.0), float(forecast.t_sim[min(forecast.depth, 200)]))

@@ -1,16 +1,14 @@
 """Paths for the terminal and as a picture: how many there are of each length, and what they contribute."""
 
-import io
 import math
-from pathlib import Path
 from typing import Any
 
 from depthscope.circuits.path_lengths import FORMS, ROUNDING, PathLengths
-from depthscope.files import whole_file
 from depthscope.reports.chart import COLOURS, sampled
-from depthscope.reports.plots import need_matplotlib
+from depthscope.reports.sheet import Grid, Line, Part, Sheet
 from depthscope.theory.path_counts import MODELS, PathCounts, path_counts
 
+SIZE = (11, 3.8)
 RED, BLUE, GREEN = COLOURS[:3]
 LEGEND = (
     "length: attentions that a path goes through, the others it skips. paths: how many there are, and their part of "
@@ -24,31 +22,27 @@ DRAWN = (
 )
 
 
-def paths_view(found: PathLengths) -> Any:
-    """The record as a rich renderable."""
-    from rich.console import Group
-    from rich.panel import Panel
-    from rich.text import Text
-
-    alone = found.form == "attention"
+def sheets(found: PathLengths) -> list[Sheet]:
     checks = f"All lengths together miss the output by {found.error:.0e} of its size."
-    if not alone:
+    if found.form != "attention":
         missed = "all" if found.response_error > 1 else f"{found.response_error:.0%}"
         checks += (
             f" Frozen, the model is exact on these inputs alone: when its tokens are nudged by 1%, it misses {missed} "
             "of the change, because attention and norms react too."
         )
-    body: list[Any] = [
-        Text(f"{found.depth} blocks, {_heads(found.heads)}, {found.samples} x {found.tokens} tokens", style="dim"),
-        Text(f"of {FORMS[found.form]}", style="dim"),
-        Text(found.verdict, style="bold"),
-        _grid(*rows(found)),
-        Text(LEGEND, style="dim"),
-        *([Text("single paths, drawn at random", style="bold"), _grid(*drawn_rows(found))] if found.drawn else []),
-        *([Text(DRAWN, style="dim")] if found.drawn else []),
-        Text(f"Lengths pull together by {found.alignment:.0%} (|sum| over the sum of sizes). {checks}"),
+    drawn: list[Part] = []
+    if found.drawn:
+        drawn = [Line("single paths, drawn at random", "bold"), Grid(*drawn_rows(found)), Line(DRAWN, "dim")]
+    body: list[Part] = [
+        Line(f"{found.depth} blocks, {_heads(found.heads)}, {found.samples} x {found.tokens} tokens", "dim"),
+        Line(f"of {FORMS[found.form]}", "dim"),
+        Line(found.verdict, "bold"),
+        Grid(*rows(found)),
+        Line(LEGEND, "dim"),
+        *drawn,
+        Line(f"Lengths pull together by {found.alignment:.0%} (|sum| over the sum of sizes). {checks}"),
     ]
-    return Panel(Group(*body), title=f"paths: {found.model}", title_align="left")
+    return [Sheet(f"paths: {found.model}", body)]
 
 
 def rows(found: PathLengths) -> tuple[list[str], list[list[str]]]:
@@ -105,32 +99,8 @@ def _heads(heads: list[int]) -> str:
     return f"{heads[0]} heads each" if len(set(heads)) == 1 else f"{min(heads)} to {max(heads)} heads"
 
 
-def _grid(names: list[str], cells: list[list[str]]) -> Any:
-    from rich.table import Table
-
-    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in names:
-        grid.add_column(name, justify="right", no_wrap=True)
-    for row in cells:
-        grid.add_row(*row)
-    return grid
-
-
-def paths_text(found: PathLengths, width: int = 110) -> str:
-    """The same as plain text."""
-    from rich.console import Console
-
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(paths_view(found))
-    return console.file.getvalue().rstrip()  # type: ignore[attr-defined]
-
-
-def counts_view(counts: PathCounts) -> Any:
+def counts_sheet(counts: PathCounts) -> Sheet:
     """The paths of one design by length, and of the models that the paper lists."""
-    from rich.console import Group
-    from rich.panel import Panel
-    from rich.text import Text
-
     likely = [k for k in range(counts.depth + 1) if float(counts.shares[k]) >= 1e-3] or [counts.depth]
     cells = [
         [str(k), count(float(counts.log10_counts[k])), portion(float(counts.log10_shares[k]))]
@@ -145,27 +115,20 @@ def counts_view(counts: PathCounts) -> Any:
         f"{counts.depth} blocks, {_heads(list(counts.heads))}: {count(counts.log10_total)} paths, of "
         f"{counts.mean_length:.1f} attentions on average. No model was run: this counts paths and does not weigh them."
     )
-    body = [
-        Text(words, style="bold"),
-        _grid(["length", "paths", "of all"], cells),
-        Text("\nModels of the paper (Dong et al. 2021)", style="bold"),
-        _grid(["model", "blocks", "heads", "paths", "mean length"], others),
+    body: list[Part] = [
+        Line(words, "bold"),
+        Grid(["length", "paths", "of all"], cells),
+        Line("\nModels of the paper (Dong et al. 2021)", "bold"),
+        Grid(["model", "blocks", "heads", "paths", "mean length"], others),
     ]
-    return Panel(Group(*body), title="paths", title_align="left")
+    return Sheet("paths", body)
 
 
-def picture(found: PathLengths, to: str | Path) -> Path:
-    """Draw and write; the whole file or none."""
-    need_matplotlib()
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 3.8), layout="constrained")
-    draw_shares(left := figure.subplots(1, 2)[0], found)
-    draw_sizes(figure.axes[1], found)
-    left.figure.suptitle(f"{found.model}: {FORMS[found.form]}", fontsize=10)
-    with whole_file(to) as part:
-        figure.savefig(part, dpi=140)
-    return Path(to)
+def draw(found: PathLengths, figure: Any) -> None:
+    left, right = figure.subplots(1, 2)
+    draw_shares(left, found)
+    draw_sizes(right, found)
+    figure.suptitle(f"{found.model}: {FORMS[found.form]}", fontsize=10)
 
 
 def draw_shares(ax: Any, found: PathLengths) -> None:

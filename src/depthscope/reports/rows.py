@@ -26,10 +26,7 @@ def header(scan: Scan) -> str:
 
 def table(scan: Scan, most: int = 13) -> tuple[list[str], list[list[str]]]:
     """Column names and cells, a few blocks from the first to the last."""
-    columns: dict[str, list[float]] = {
-        "t_sim": scan.states["t_sim"].tolist(),
-        "t_div": scan.states["t_div"].tolist(),
-    }
+    columns: dict[str, list[float]] = {"t_sim": scan.states["t_sim"].tolist(), "t_div": scan.states["t_div"].tolist()}
     if "t_cos" in scan.states:
         columns["t_cos"] = scan.states["t_cos"].tolist()
     for step in scan.step_names:
@@ -102,5 +99,5 @@ FIRST = (
 LEGEND = (
     "t_sim: share of the signal that all tokens have in common (1 = all alike); t_div = 1 - t_sim; x attn, x ffn, "
     "x remedy: that step multiplies t_sim / t_div by this; delta, lambda_2: what attention keeps of differences "
-    "(0 = none); omega: how far it moves the mean token (-: there is none)."
+    "(0 = none); omega: how far it moves the mean token (-: the mean token is zero)."
 )

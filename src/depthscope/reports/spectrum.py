@@ -1,12 +1,14 @@
 """A spectrum for the terminal: which blocks make tokens alike, which keep them apart, and by how much."""
 
-import io
 import math
-from typing import Any
 
 from depthscope.circuits.spectrum_record import Spectrum
 from depthscope.reports.chart import sampled
+from depthscope.reports.sheet import Grid, Line, Part, Sheet, Words, notes
+from depthscope.reports.spectrum_plots import draw as draw
 
+SIZE = (12, 8.4)
+WIDTH = 120
 ROWS = 48
 HEADER = [
     "block", "verdict", "margin", "apart", "weights", "lambda_H", "lambda_A", "heads",
@@ -24,27 +26,17 @@ LEGEND = (
 )
 
 
-def spectrum_view(spectrum: Spectrum) -> Any:
-    """The spectrum as a rich renderable."""
-    from rich.console import Group
-    from rich.panel import Panel
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in HEADER:
-        grid.add_column(name, justify="right", no_wrap=True)
-    for block in sampled(spectrum.depth, ROWS):
-        cells = row(spectrum, block)
-        grid.add_row(*cells[:1], Text(cells[1], style=STYLE[cells[1]]), *cells[2:])
-    body: list[Any] = [
-        Text(header(spectrum), style="dim"),
-        *(Text(line, style="bold" if i == 0 else "") for i, line in enumerate(in_words(spectrum))),
-        grid,
-        Text(LEGEND, style="dim"),
-        *(Text(f"note: {note}", style="yellow") for note in spectrum.notes),
+def sheets(spectrum: Spectrum) -> list[Sheet]:
+    rows = [row(spectrum, block) for block in sampled(spectrum.depth, ROWS)]
+    cells: list[list[Words]] = [[number, (word, STYLE[word]), *rest] for number, word, *rest in rows]
+    body: list[Part] = [
+        Line(header(spectrum), "dim"),
+        *(Line(line, "bold" if i == 0 else "") for i, line in enumerate(in_words(spectrum))),
+        Grid(HEADER, cells),
+        Line(LEGEND, "dim"),
+        *notes(spectrum.notes),
     ]
-    return Panel(Group(*body), title=f"spectrum: {spectrum.model}", title_align="left")
+    return [Sheet(f"spectrum: {spectrum.model}", body)]
 
 
 def header(spectrum: Spectrum) -> str:
@@ -126,12 +118,3 @@ def _meaning(count: dict[str, int]) -> str:
     if count["smooth"] >= count["sharpen"] + count["neither"]:
         return "A block that smooths, repeated as it is, makes tokens all alike (over-smoothing)."
     return "A block that sharpens, repeated as it is, keeps tokens apart: what differs between them grows fastest."
-
-
-def spectrum_text(spectrum: Spectrum, width: int = 120) -> str:
-    """The same as plain text."""
-    from rich.console import Console
-
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(spectrum_view(spectrum))
-    return console.file.getvalue().rstrip()  # type: ignore[attr-defined]

@@ -1,25 +1,18 @@
 """The picture of a spectrum: eigenvalues with the region that decides, margins, frequency response, high over low."""
 
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from depthscope.circuits.spectrum_record import Spectrum
-from depthscope.files import whole_file
-from depthscope.reports.plots import need_matplotlib
 from depthscope.theory.smoothing_regions import sharpening_disc
 
 COLOUR = {"smooth": "#c0392b", "sharpen": "#2471a3", "neither": "#9a7d0a"}
 
 
-def draw(spectrum: Spectrum) -> Any:
-    """A matplotlib figure of four panels."""
-    need_matplotlib()
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(12, 8.4), layout="constrained")
+def draw(spectrum: Spectrum, figure: Any) -> None:
+    """Four panels."""
     ((plane, margins), (response, ratio)) = figure.subplots(2, 2)
     draw_plane(plane, spectrum)
     draw_margins(margins, spectrum)
@@ -31,7 +24,6 @@ def draw(spectrum: Spectrum) -> Any:
     ratio.grid(alpha=0.25)
     shares = ", ".join(f"{share:.0%} {word}" for word, share in spectrum.shares.items() if share)
     figure.suptitle(f"{spectrum.model}, {spectrum.depth} blocks: {shares}")
-    return figure
 
 
 def draw_plane(ax: Any, spectrum: Spectrum) -> None:
@@ -106,11 +98,3 @@ def _response(ax: Any, spectrum: Spectrum) -> None:
     ax.figure.colorbar(image, ax=ax, label="log2 of energy after / before", shrink=0.8)
     over = "2-D, over patches" if spectrum.frequencies == "patches" else "over tokens"
     ax.set(title=f"what each block does to each frequency, {over}", xlabel="frequency (0: all alike)", ylabel="block")
-
-
-def picture(spectrum: Spectrum, *, to: str | Path) -> Path:
-    """Draw and write, as PNG, SVG or PDF by the name; the whole file or none."""
-    figure = draw(spectrum)
-    with whole_file(to) as part:
-        figure.savefig(part, dpi=140)
-    return Path(to)

@@ -2,13 +2,9 @@
 
 import math
 from itertools import cycle
-from pathlib import Path
 from typing import Any
 
-from depthscope.files import whole_file
 from depthscope.reports.chart import COLOURS
-from depthscope.reports.comparisons import epochs_in_words
-from depthscope.reports.plots import need_matplotlib
 from depthscope.training.arms import rate_words
 from depthscope.training.comparison import Comparison
 from depthscope.training.lane import Lane
@@ -17,14 +13,17 @@ IN_A_ROW = 4  # heat maps
 SMOOTH = 9  # steps; a line of single batches hides the trend
 
 
-def draw(comparison: Comparison) -> Any:
-    """A matplotlib figure: above the curves of all arms, below one heat map of t_sim for each."""
-    need_matplotlib()
-    from matplotlib.figure import Figure
+def size(comparison: Comparison) -> tuple[float, float]:
+    return 12, 4.2 + 2.9 * _rows(comparison)
 
-    lanes = comparison.lanes
-    rows = math.ceil(len(lanes) / IN_A_ROW)
-    figure = Figure(figsize=(12, 4.2 + 2.9 * rows), layout="constrained")
+
+def _rows(comparison: Comparison) -> int:
+    return math.ceil(len(comparison.lanes) / IN_A_ROW)
+
+
+def draw(comparison: Comparison, figure: Any) -> None:
+    """Above the curves of all arms, below one heat map of t_sim for each."""
+    lanes, rows = comparison.lanes, _rows(comparison)
     parts: Any = figure.subfigures(2, 1, height_ratios=(4.2, 2.9 * rows))
     above, below = parts
     loss, score = above.subplots(1, 2)
@@ -58,7 +57,10 @@ def draw(comparison: Comparison) -> Any:
         + (f"mean of {seeds} seeds (bands: lowest to highest)" if seeds > 1 else "1 seed"),
         fontsize=11,
     )
-    return figure
+
+
+def epochs_in_words(epochs: int) -> str:
+    return "1 epoch" if epochs == 1 else f"{epochs} epochs"
 
 
 def _lines(loss: Any, score: Any, lane: Lane, colour: str, what: str) -> None:
@@ -97,10 +99,3 @@ def smooth(values: list[float]) -> list[float]:
     reach = SMOOTH // 2
     windows = [values[max(0, i - reach) : i + reach + 1] for i in range(len(values))]
     return [sum(window) / len(window) for window in windows]
-
-
-def picture(comparison: Comparison, to: str | Path) -> Path:
-    """Draw and write; the whole file or none."""
-    with whole_file(to) as part:
-        draw(comparison).savefig(part, dpi=140)
-    return Path(to)

@@ -1,31 +1,31 @@
 """The Scan record: numbers per state, step and head, with a verdict; saved as JSON and read back."""
 
-import json
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from depthscope.errors import MissingExtraError, RecordError, UnknownNameError
-from depthscope.files import whole_file
+from depthscope.records import FORMATS, Record, apart
 from depthscope.registry import TABLES, unknown
 from depthscope.scans.verdict import Verdict, judge
 
-FORMAT = "depthscope.scan"
-VERSION = 1
+PAIR = "depthscope.scans"  # the format of a scan with `before`
 
 
 @dataclass(frozen=True, eq=False)
-class Scan:
+class Scan(Record):
     """What was measured. State 0 is the input of block 1, state l the output of block l.
 
     scan["t_sim"]: depth + 1 values for a state metric, depth values for a step or attention metric (steps: the whole
     block; attention: the mean over heads), a tuple for a pair such as "xi". per_step() and per_head() have the rest.
+    before: a scan of the same model without the remedy, shown and saved beside this one.
     """
+
+    FORMAT = "depthscope.scan"
 
     model: str
     depth: int
@@ -53,6 +53,7 @@ class Scan:
     remedies: list[str]  # put in by fix_
     broken: tuple[int, str] | None  # block and step of the first NaN or infinity
     notes: list[str] = field(default_factory=list)
+    before: "Scan | None" = apart(default=None)
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -100,56 +101,26 @@ class Scan:
             raise UnknownNameError("scan: " + unknown("step quantity", name, self.steps["block"]))
         return {step: self.steps[step][name] for step in self.step_names}
 
+    def derived(self) -> dict[str, Any]:
+        return {"verdict": self.verdict}
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON: tensors are lists, numbers that are not finite are words."""
-        record = {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
-        return {"format": FORMAT, "version": VERSION, **record, "verdict": _plain(self.verdict.to_dict())}
+        """Plain data, ready for JSON; with `before` a pair of scans."""
+        if self.before is None:
+            return super().to_dict()
+        after = replace(self, before=None)
+        return {"format": PAIR, "version": 1, "before": self.before.to_dict(), "after": after.to_dict()}
 
     @classmethod
-    def from_dict(cls, record: dict[str, Any]) -> "Scan":
-        if not isinstance(record, dict) or record.get("format") != FORMAT:
-            got = record.get("format") if isinstance(record, dict) else type(record).__name__
-            raise RecordError(f"Scan: a record must say format {FORMAT!r}; got {got!r}. Save it with scan.save().")
-        if record.get("version") != VERSION:
+    def from_dict(cls, record: Any) -> "Scan":
+        if not isinstance(record, dict) or record.get("format") != PAIR:
+            return super().from_dict(record)
+        if record.get("version") != 1 or not {"before", "after"} <= {*record}:
+            got = f"version {record.get('version')!r} with {', '.join(record)}"
             raise RecordError(
-                f"Scan: this depthscope reads format version {VERSION}; got {record.get('version')}. "
-                "Use the depthscope that wrote it."
+                f"Scan: two scans must be of version 1, before and after; got {got}. The file is damaged."
             )
-        missing = [f.name for f in fields(cls) if f.name not in record]
-        if missing:
-            raise RecordError(
-                f"Scan: a record must have all its fields; missing: {', '.join(missing)}. The file is not whole."
-            )
-        values = {f.name: record[f.name] for f in fields(cls)}
-        for name in ("states", "spread", "heads", "gradients"):
-            values[name] = {k: _tensor(v) for k, v in values[name].items()}
-        values["steps"] = {step: {k: _tensor(v) for k, v in row.items()} for step, row in values["steps"].items()}
-        for name in ("final_norm", "residuals"):
-            values[name] = {k: float(v) for k, v in values[name].items()}
-        values["residual_scale"] = float(values["residual_scale"])
-        values["without_dropout"] = None if values["without_dropout"] is None else _tensor(values["without_dropout"])
-        values["broken"] = None if values["broken"] is None else tuple(values["broken"])
-        return cls(**values)
-
-    def save(self, path: str | Path) -> None:
-        """Write the record as JSON: the whole file or none."""
-        with whole_file(path) as part:
-            part.write_text(json.dumps(self.to_dict(), indent=1, allow_nan=False))
-
-    @classmethod
-    def load(cls, path: str | Path) -> "Scan":
-        try:
-            record = json.loads(Path(path).read_text())
-        except FileNotFoundError:
-            raise RecordError(f"Scan.load: the file must exist; {str(path)!r} does not. Check the path.") from None
-        except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
-            raise RecordError(f"Scan.load: {str(path)!r} must be JSON written by scan.save(); {error}.") from None
-        try:
-            return cls.from_dict(record)
-        except (TypeError, ValueError, AttributeError) as error:
-            if isinstance(error, RecordError):
-                raise
-            raise RecordError(f"Scan.load: {str(path)!r} must hold numbers; {error}. The file is damaged.") from None
+        return replace(cls.from_dict(record["after"]), before=cls.from_dict(record["before"]))
 
     def to_pandas(self) -> Any:
         """One row for each state (index 0 .. depth); step and head quantities stand at the block that made them."""
@@ -173,33 +144,5 @@ class Scan:
         frame.index.name = "block"
         return frame
 
-    def __str__(self) -> str:
-        from depthscope.reports.text import scan_text
 
-        return scan_text(self)
-
-    def _repr_html_(self) -> str:
-        from depthscope.reports.html import scan_html
-
-        return scan_html(self)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return _plain(value.tolist())
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
-
-
-def _tensor(value: Any) -> Tensor:
-    """Nested lists to float64; "nan" and "inf" are words in JSON."""
-
-    def numbers(v: Any) -> Any:
-        return [numbers(x) for x in v] if isinstance(v, list) else float(v)
-
-    return torch.tensor(numbers(value), dtype=torch.float64)
+FORMATS[PAIR] = Scan

@@ -5,12 +5,13 @@ well. What counts is how little diversity is left, and whether it still shrinks 
 """
 
 import math
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from depthscope.errors import ForecastError, UsageError
+from depthscope.records import plain
 
 if TYPE_CHECKING:
     from depthscope.scans.record import Scan
@@ -41,8 +42,9 @@ class Verdict:
     def __str__(self) -> str:
         return f"{self.status}: {self.text} {self.advice}"
 
-    def to_dict(self) -> dict:
-        return asdict(self)
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        return plain(self)
 
 
 def floor_of(dtype: str) -> float:
@@ -88,18 +90,8 @@ def judge(scan: "Scan") -> Verdict:
         return Verdict("collapsed", lost, None, end, pace, driver, shares, True, text, _advice(scan))
     if lost is not None:
         text = f"Tokens are alike (t_div {end:.2g}) but came there slowly, by {pace - 1:.1%} a block.{because}"
-        return Verdict(
-            "escalating",
-            lost,
-            None,
-            end,
-            pace,
-            driver,
-            shares,
-            False,
-            text,
-            "No fix needed: models like this train.",
-        )
+        advice = "No fix needed: models like this train."
+        return Verdict("escalating", lost, None, end, pace, driver, shares, False, text, advice)
     if pace >= FAST and end < 0.5 * values[0] and end / pace**depth < LOST:
         more = math.ceil(math.log(end / LOST) / math.log(pace))
         text = (
@@ -144,7 +136,7 @@ _WORDS = {
     "embeddings": "the embeddings (tokens enter already alike)",
     "biases": "a common offset from biases",
     "remedy": "the remedy",
-    "other": "something after the last sum of the block",
+    "other": "what the block does after its last residual sum",
 }
 
 
@@ -155,21 +147,16 @@ def _driver(shares: dict[str, float]) -> str:
     return " and ".join(named)
 
 
-def _advice(scan: "Scan", depth: int | None = None) -> str:
-    """The mildest change by a forecast that is calibrated on this scan; where there is none, what helps in general."""
-    from depthscope.forecasts.advise import advise  # a forecast reads scans: imported when a verdict asks for it
+_advisers: list[Callable[["Scan", int | None], str]] = []
 
-    try:
-        advice = advise(scan, depth=depth)
-    except (ForecastError, UsageError):  # steps or norms that a forecast does not know
-        form = ", in a form that uses past tokens only" if scan.causal else ""
-        return f"Ways out: de-escalation (ds.remedies.DeEscalate){form}, pre-norm, a smaller residual branch."
-    kept = f"{advice.choice.t_div:.0%} of the signal would still differ at block {advice.choice.forecast.depth}"
-    if not advice.holds:
-        return f"No single change helps, by a forecast from these blocks; best is {advice.choice.change}: {kept}."
-    others = [o.change for o in advice.options[1:] if o is not advice.choice and advice.keeps(o)]
-    also = f" Or: {', '.join(others)}." if others else ""
-    return f"Mildest way out, by a forecast from these blocks: {advice.choice.code}; {kept}.{also}"
+
+def advised_by(adviser: Callable[["Scan", int | None], str]) -> None:
+    """Set who says what to do about a scan, at its own depth or a larger one: scans know nothing of forecasts."""
+    _advisers[:] = [adviser]
+
+
+def _advice(scan: "Scan", depth: int | None = None) -> str:
+    return _advisers[0](scan, depth)
 
 
 def _stays_below(values: list[float], limit: float) -> int | None:

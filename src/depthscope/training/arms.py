@@ -9,6 +9,8 @@ from typing import Any
 from depthscope.errors import UnknownNameError, UsageError
 from depthscope.models.design import shelves
 from depthscope.registry import TABLES, unknown
+from depthscope.remedies.by_name import is_remedy, remedy_class, snake_names
+from depthscope.remedies.de_escalate import DeEscalate
 from depthscope.training.build import Build
 
 PLAIN = "post_norm"  # the wiring that a remedy mends unless another is named
@@ -55,8 +57,8 @@ def arm(text: str) -> Arm:
     wiring, plus, remedy = names.partition("+")
     if not plus:
         wiring, remedy = (wiring, "") if _is_wiring(wiring) else (PLAIN, wiring)
-    if not _is_wiring(wiring) or not ((not remedy and not plus) or _is_remedy(remedy)):
-        known = [*TABLES["wiring"], *map(_snake, TABLES["remedy"])]
+    if not _is_wiring(wiring) or not ((not remedy and not plus) or is_remedy(remedy)):
+        known = [*TABLES["wiring"], *snake_names()]
         wrong = remedy if _is_wiring(wiring) else wiring
         raise UnknownNameError(f"arm {text!r}: " + unknown("wiring or remedy", wrong, known))
     settings = _settings(pairs, text) if colon else {}
@@ -107,7 +109,7 @@ def with_literal(chosen: Sequence[Arm]) -> list[Arm]:
         return list(chosen)
     lanes = list(chosen)
     for place, one in enumerate(chosen):
-        if one.remedy is not None and _plain(one.remedy) == "deescalate" and "form" not in one.settings:
+        if one.remedy is not None and remedy_class(one.remedy) is DeEscalate and "form" not in one.settings:
             words, at_sign, rate = one.name.partition("@")
             name = f"{words}{',' if ':' in words else ':'}causal=leak{at_sign}{rate}"
             lanes.insert(place + 1, replace(one, name=name, causal="leak", remark=LITERAL))
@@ -165,17 +167,3 @@ def _rate(words: str, text: str) -> float:
 def _is_wiring(name: str) -> bool:
     shelves()
     return name in TABLES["wiring"]
-
-
-def _is_remedy(name: str) -> bool:
-    return _plain(name) in {known.lower() for known in TABLES["remedy"]}
-
-
-def _plain(name: str) -> str:
-    """DeEscalate and de_escalate -> deescalate"""
-    return name.lower().replace("_", "")
-
-
-def _snake(name: str) -> str:
-    """DeEscalate -> de_escalate, as an arm is written."""
-    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")

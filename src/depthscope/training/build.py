@@ -1,15 +1,15 @@
 """What is trained: a model by its sizes and choices, with or without a remedy; which kind is the task's choice."""
 
-import inspect
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
 from depthscope.errors import UnknownNameError, UsageError
-from depthscope.registry import TABLES, lookup, unknown
+from depthscope.records import plain
+from depthscope.registry import unknown
+from depthscope.remedies.by_name import remedy_called, remedy_class
 from depthscope.remedies.fix import CAUSAL, Fix, fix_
 
 
@@ -68,26 +68,12 @@ class Build:
 
     def _fixed(self, model: nn.Module, task: Any) -> Fix:
         """The remedy in place, and its first look taken: a model that is spread over processes cannot be looked at."""
-        remedy = remedy_named(str(self.remedy))
-        takes = inspect.signature(remedy).parameters
-        sizes = {"d": self.d} if "d" in takes and takes["d"].default is inspect.Parameter.empty else {}
-        for name, value in self.remedy_settings.items():  # "no" is a word, and every word is true to Python
-            if name in takes and isinstance(takes[name].default, bool) and not isinstance(value, bool):
-                raise UsageError(f"build: {name} of {remedy.__name__} must be true or false; got {value!r}.")
-        try:
-            built = remedy(**sizes | self.remedy_settings)
-        except TypeError as error:
-            raise UsageError(f"build: remedy_settings must be arguments of {remedy.__name__}; {error}.") from None
-        handle = fix_(model, built, at=self.at or task.sites.get(remedy.__name__), causal=self.causal)
+        name = str(self.remedy)
+        site = self.at or task.sites.get(remedy_class(name).__name__)
+        handle = fix_(model, remedy_called(name, self.d, **self.remedy_settings), at=site, causal=self.causal)
         handle.prepare((task.probe(torch.device("cpu"))[:2],), {})
         return handle
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        return asdict(self)
-
-
-def remedy_named(name: str) -> Callable[..., nn.Module]:
-    """The class of a remedy by its class name or in snake case: DeEscalate, de_escalate."""
-    plain = {known.lower(): known for known in TABLES["remedy"]}
-    return lookup("remedy", plain.get(name.lower().replace("_", ""), name))
+        return plain(self)

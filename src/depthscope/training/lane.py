@@ -1,13 +1,13 @@
 """One arm of a comparison: its runs over seeds, their means and spreads, their curves."""
 
 import math
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 from typing import Any
 
 from depthscope.training.arms import Arm
 from depthscope.training.honest import leaks
-from depthscope.training.run import HISTORY, Run, worded
+from depthscope.training.run import HISTORY, Run
 
 POINTS = 400  # of a curve of losses that are kept
 
@@ -95,25 +95,8 @@ class Lane:
             "failed": len(self.failed),
         }
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON: numbers that are not finite are words."""
-        return worded(
-            {
-                "arm": asdict(self.arm),
-                "lr": self.lr,
-                "runs": {str(seed): run.to_dict() for seed, run in self.runs.items()},
-                "failed": {str(seed): why for seed, why in self.failed.items()},
-                "trials": self.trials,
-                "summary": self.summary(),
-            }
-        )
-
-    @classmethod
-    def from_dict(cls, record: dict[str, Any]) -> "Lane":
-        runs = {int(seed): Run.from_dict(run) for seed, run in record["runs"].items()}
-        failed = {int(seed): why for seed, why in record["failed"].items()}
-        trials = [trial | {"valid_loss": float(trial["valid_loss"])} for trial in record["trials"]]
-        return cls(Arm(**record["arm"]), record["lr"], runs, failed, trials)
+    def derived(self) -> dict[str, Any]:
+        return {"summary": self.summary()}
 
 
 def thinned(run: Run, total: int) -> Run:

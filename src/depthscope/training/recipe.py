@@ -1,10 +1,11 @@
 """How a model is trained: a record of numbers, and the pure functions that follow from them."""
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from depthscope.errors import UnknownNameError, UsageError
+from depthscope.records import plain
 from depthscope.registry import unknown
 from depthscope.training.augment import NAMES
 
@@ -90,7 +91,7 @@ class Recipe:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: tuples are lists, as JSON gives them back."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        return plain(self)
 
     def differences(self, other: "Recipe") -> list[str]:
         """Where another recipe is not this one, in words: "lr: 0.001 became 0.0003"."""

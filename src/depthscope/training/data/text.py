@@ -1,10 +1,11 @@
 """Predict the next token of a text: three splits of ids, rows that remember, a loss that is honest about the future."""
 
 import hashlib
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import Any
 
 import torch
@@ -59,16 +60,8 @@ class TextTask(Task):
 
     @cached_property
     def fingerprint(self) -> str:
-        sizes = (
-            self.corpus.vocabulary,
-            self.segment,
-            self.memory,
-            self.kind,
-            self.epoch_tokens,
-            self.evaluated,
-            self.stride,
-            self.bias,
-        )
+        asked = (self.segment, self.memory, self.kind, self.epoch_tokens, self.evaluated, self.stride, self.bias)
+        sizes = (self.corpus.vocabulary, *asked)
         digest = hashlib.sha256(str(sizes).encode())
         for split in SPLITS:
             digest.update(getattr(self.corpus, split).numpy().data)
@@ -177,13 +170,13 @@ def text_task(
     name: str,
     corpus: Corpus,
     *,
-    segment: int,
-    memory: int | None,
-    model: str,
-    epoch_tokens: int | None,
+    test: int | None = None,
+    segment: int = 64,
+    memory: int | None = None,
+    model: str = "transformer_xl",
+    epoch_tokens: int | None = None,
     stride: int | None = None,
     bias: str = "zero",
-    test: int | None = None,
 ) -> TextTask:
     """A TextTask, checked. epoch_tokens: the whole split when None; test: how many of its tokens are looked at.
 
@@ -222,3 +215,25 @@ def text_task(
                 "text, shorten them, or look at more."
             )
     return TextTask(name, corpus, segment, memory, model, epoch_tokens or len(corpus.train), evaluated, stride, bias)
+
+
+def reads_text(**defaults: Any) -> Callable[[Callable[..., Corpus]], Callable[..., TextTask]]:
+    """Make a task of a function that gives a corpus: it takes the options of text_task as well, with these defaults."""
+
+    def task_of(corpus_of: Callable[..., Corpus]) -> Callable[..., TextTask]:
+        own = inspect.signature(corpus_of).parameters
+        reading = {
+            name: option.replace(default=defaults.get(name, option.default))
+            for name, option in inspect.signature(text_task).parameters.items()
+            if option.kind is option.KEYWORD_ONLY and name not in own
+        }
+
+        @wraps(corpus_of)
+        def task(*data: Any, **given: Any) -> TextTask:
+            chosen = {name: given.pop(name, option.default) for name, option in reading.items()}
+            return text_task(corpus_of.__name__, corpus_of(*data, **given), **chosen)
+
+        task.__signature__ = inspect.Signature([*own.values(), *reading.values()])  # type: ignore[attr-defined]
+        return task
+
+    return task_of

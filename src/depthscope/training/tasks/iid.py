@@ -7,31 +7,16 @@ import torch
 
 from depthscope.registry import shelve
 from depthscope.training.data.corpus import LEAST, Corpus, check_number
-from depthscope.training.data.task import Task
-from depthscope.training.data.text import text_task
+from depthscope.training.data.text import reads_text
 
 SEED = 0
 
 
 @shelve("task")
-def iid(
-    *,
-    vocabulary: int = 8,
-    train: int = 200_000,
-    valid: int = 4_096,
-    test: int = 16_384,
-    segment: int = 16,
-    memory: int | None = 0,
-    model: str = "transformer_xl",
-    epoch_tokens: int | None = None,
-    stride: int | None = None,
-    bias: str = "zero",
-) -> Task:
+@reads_text(segment=16, memory=0)
+def iid(*, vocabulary: int = 8, train: int = 200_000, valid: int = 4_096, test: int = 16_384) -> Corpus:
     """The leak detector: uniform independent tokens, where a loss below ln(vocabulary) means seeing the future."""
-    corpus = iid_corpus(vocabulary=vocabulary, train=train, valid=valid, test=test)
-    return text_task(
-        "iid", corpus, segment=segment, memory=memory, model=model, epoch_tokens=epoch_tokens, stride=stride, bias=bias
-    )
+    return iid_corpus(vocabulary=vocabulary, train=train, valid=valid, test=test)
 
 
 def iid_corpus(*, vocabulary: int = 8, train: int = 200_000, valid: int = 4_096, test: int = 16_384) -> Corpus:

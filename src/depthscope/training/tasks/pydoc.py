@@ -6,8 +6,8 @@ from depthscope.errors import MissingExtraError
 from depthscope.registry import shelve
 from depthscope.training.data.characters import character_corpus
 from depthscope.training.data.corpus import Corpus, limit
-from depthscope.training.data.task import SPLITS, Task
-from depthscope.training.data.text import text_task
+from depthscope.training.data.task import SPLITS
+from depthscope.training.data.text import reads_text
 
 SOURCE = f"pydoc_data.topics of Python {platform.python_version()}"
 SHARES = (0.8, 0.9)  # of all characters: train up to the first, valid up to the second, test the rest
@@ -15,33 +15,13 @@ REPEATED = 40  # characters from which on a paragraph that comes again is a repe
 
 
 @shelve("task")
-def pydoc(
-    *,
-    train: int | None = None,
-    test: int | None = None,
-    segment: int = 64,
-    memory: int | None = None,
-    model: str = "transformer_xl",
-    epoch_tokens: int | None = 65_536,
-    stride: int | None = None,
-    bias: str = "zero",
-) -> Task:
+@reads_text(epoch_tokens=65_536)
+def pydoc(*, train: int | None = None) -> Corpus:
     """Characters of the help texts inside Python, 0.46 M (other ones in other versions); no download.
 
     train: only the first so many. test: how many of the test split are looked at. stride, bias: see text_task.
     """
-    corpus = limit(pydoc_corpus(), train, where="pydoc")
-    return text_task(
-        "pydoc",
-        corpus,
-        segment=segment,
-        memory=memory,
-        model=model,
-        epoch_tokens=epoch_tokens,
-        stride=stride,
-        bias=bias,
-        test=test,
-    )
+    return limit(pydoc_corpus(), train, where="pydoc")
 
 
 def pydoc_corpus() -> Corpus:

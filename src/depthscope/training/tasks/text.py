@@ -8,44 +8,22 @@ from depthscope.training.data.bpe import bpe_corpus
 from depthscope.training.data.characters import character_corpus, in_shares
 from depthscope.training.data.corpus import Corpus, limit
 from depthscope.training.data.reading import read_text
-from depthscope.training.data.task import Task
-from depthscope.training.data.text import text_task
+from depthscope.training.data.text import reads_text
 
 PIECES = 4096
 
 
 @shelve("task")
+@reads_text()
 def text(
-    data: str | Path | None = None,
-    *,
-    level: str = "character",
-    vocabulary: int | None = None,
-    train: int | None = None,
-    test: int | None = None,
-    segment: int = 64,
-    memory: int | None = None,
-    model: str = "transformer_xl",
-    epoch_tokens: int | None = None,
-    stride: int | None = None,
-    bias: str = "zero",
-) -> Task:
+    data: str | Path | None = None, *, level: str = "character", vocabulary: int | None = None, train: int | None = None
+) -> Corpus:
     """A text of your own by character or bpe (level); data: a file in UTF-8, gz allowed; the last 5 % + 5 % are kept.
 
     vocabulary: how many pieces bpe may have, 4,096 unless said. train: only so many ids of the first 90 %. test: how
     many ids of the last 5 % are looked at. stride, bias: see text_task.
     """
-    corpus = limit(text_corpus(data, level=level, vocabulary=vocabulary), train, where="text")
-    return text_task(
-        "text",
-        corpus,
-        segment=segment,
-        memory=memory,
-        model=model,
-        epoch_tokens=epoch_tokens,
-        stride=stride,
-        bias=bias,
-        test=test,
-    )
+    return limit(text_corpus(data, level=level, vocabulary=vocabulary), train, where="text")
 
 
 def text_corpus(data: str | Path | None, *, level: str = "character", vocabulary: int | None = None) -> Corpus:

@@ -1,31 +1,17 @@
-"""The picture of one or more scans, as PNG, SVG or PDF by the name of the file."""
+"""The picture of one or more scans: similarity, diversity on a log scale, what each step adds, how attention mixes."""
 
-from importlib.util import find_spec
 from itertools import cycle
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from depthscope.errors import MissingExtraError
-from depthscope.files import whole_file
 from depthscope.reports.chart import COLOURS
 from depthscope.scans.record import Scan
 from depthscope.scans.verdict import floor_of
 
 
-def need_matplotlib() -> None:
-    """Say at once what to install, before anything has been computed."""
-    if find_spec("matplotlib") is None:
-        raise MissingExtraError("a picture needs matplotlib. pip install 'depthscope[plot]'")
-
-
-def draw(*scans: Scan) -> Any:
-    """A matplotlib figure: similarity, diversity on a log scale, what each step adds, how attention mixes."""
-    need_matplotlib()
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 7), layout="constrained")
+def draw_scans(figure: Any, *scans: Scan) -> None:
+    """Four panels; steps and heads are those of the first scan."""
     ((similar, diverse), (steps, heads)) = figure.subplots(2, 2)
     for scan, colour in zip(scans, cycle(COLOURS), strict=False):
         _similarity(similar, scan, colour, first=scan is scans[0])
@@ -43,7 +29,6 @@ def draw(*scans: Scan) -> Any:
         ax.grid(alpha=0.25)
         if ax.get_legend_handles_labels()[0]:
             ax.legend(fontsize=8, frameon=False)
-    return figure
 
 
 def _similarity(ax: Any, scan: Scan, colour: str, *, first: bool) -> None:
@@ -66,18 +51,4 @@ def _heads(ax: Any, scan: Scan) -> None:
     ax.set(title=f"attention, mean over heads, {scan.title}", xlabel="block")
     for name in ("delta", "lambda_2", "omega"):
         if name in scan.heads:
-            ax.plot(
-                torch.arange(1, scan.depth + 1),
-                scan[name],
-                marker=".",
-                ms=3,
-                lw=1,
-                label=name,
-            )
-
-
-def picture(*scans: Scan, to: str | Path) -> Path:
-    """Draw and write; the whole file or none."""
-    with whole_file(to) as part:
-        draw(*scans).savefig(part, dpi=140)
-    return Path(to)
+            ax.plot(torch.arange(1, scan.depth + 1), scan[name], marker=".", ms=3, lw=1, label=name)
