@@ -16,12 +16,13 @@ from depthscope.errors import DepthscopeError, UnknownNameError, UsageError
 from depthscope.models import Block, Design, Transformer, classic
 from depthscope.models.design import TABLE_OF, shelves, streams_of
 from depthscope.registry import TABLES
+from loops import over
 
 shelves()
 WIRINGS, ATTENTIONS, ACTIVATIONS = (sorted(TABLES[t]) for t in ("wiring", "attention", "activation"))
-each_wiring = pytest.mark.parametrize("wiring", WIRINGS)
-each_attention = pytest.mark.parametrize("attention", ATTENTIONS)
-each_activation = pytest.mark.parametrize("activation", ACTIVATIONS)
+each_wiring = over("wiring", WIRINGS)
+each_attention = over("attention", ATTENTIONS)
+each_activation = over("activation", ACTIVATIONS)
 quick = settings(max_examples=10, deadline=None, derandomize=True)
 
 
@@ -106,7 +107,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("case", WRONG)
+@over("case", WRONG)
 def test_a_wrong_size_is_refused_with_its_value(case):
     choices, reason = WRONG[case]
     with pytest.raises(UsageError, match=rf"^design: .*{reason}|^design: {reason}"):
@@ -124,8 +125,8 @@ def test_the_offered_width_is_a_good_one():
                 Design(1, int(re.search(r"Try d = (\d+)", str(error))[1]), h)
 
 
-@pytest.mark.parametrize(
-    ("table", "name", "hint"),
+@over(
+    "table, name, hint",
     [
         ("wiring", "post_nrom", "Did you mean post_norm or pre_norm"),
         ("wiring", "PreNorm", "Did you mean pre_norm"),
@@ -141,7 +142,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(table, name, hint):
         classic(1, 8, 2, **{table: name})
 
 
-@pytest.mark.parametrize(("keyword", "hint"), [("alfa", "alpha"), ("Wiring", "wiring"), ("atention", "attention")])
+@over("keyword, hint", [("alfa", "alpha"), ("Wiring", "wiring"), ("atention", "attention")])
 def test_an_unknown_keyword_is_answered_with_the_nearest(keyword, hint):
     with pytest.raises(UnknownNameError, match=rf"^classic: no choice is called '{keyword}'\. Did you mean {hint}"):
         classic(1, 8, 2, **{keyword: 1})
@@ -222,6 +223,6 @@ STEPS = {
 
 @pytest.mark.filterwarnings("ignore:sinkhorn attention")
 @each_attention
-@pytest.mark.parametrize("causal", [False, True])
+@over("causal", [False, True])
 def test_a_scan_knows_whether_a_model_is_causal(attention, causal):
     assert ds.scan(classic(2, 8, 2, attention=attention, causal=causal), torch.randn(4, 6, 8)).causal is causal
