@@ -23,7 +23,7 @@ def over(names: str, values: Iterable[Any]) -> Callable:
         body, inner = getattr(test, "over", (test, [{}]))
         rows = [row | other for row in new for other in inner]
 
-        @functools.wraps(body)
+        @functools.wraps(test)
         def run(**fixtures: Any) -> None:
             failed, skipped = [], []
             for i, row in enumerate(rows):

@@ -130,6 +130,7 @@ def drawn(monkeypatch):
 @over("between", [None, lambda Y: Y - 0.5 * Y.mean(-2, keepdim=True)])
 @over("middle", [(), (2,)])
 def test_a_chain_is_a_loop_over_transformers(wiring, between, middle, drawn):
+    drawn.clear()
     X = torch.randn(TRIALS, *middle, 5, 12)
     design = Design(3, 12, 3, q=7, wiring=wiring)
     found = list(chain(design, X, pattern=True, between=between))
