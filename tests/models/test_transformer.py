@@ -8,8 +8,6 @@ import re
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import depthscope as ds
 from depthscope.errors import DepthscopeError, UnknownNameError, UsageError
@@ -23,7 +21,6 @@ WIRINGS, ATTENTIONS, ACTIVATIONS = (sorted(TABLES[t]) for t in ("wiring", "atten
 each_wiring = over("wiring", WIRINGS)
 each_attention = over("attention", ATTENTIONS)
 each_activation = over("activation", ACTIVATIONS)
-quick = settings(max_examples=10, deadline=None, derandomize=True)
 
 
 # the stack
@@ -167,15 +164,10 @@ def test_a_design_cannot_be_changed_behind_the_models_back():
 
 @each_wiring
 @each_attention
-@quick
-@given(data=st.data())
-def test_permuting_tokens_permutes_outputs(wiring, attention, data):
-    n, seed = data.draw(st.integers(2, 7)), data.draw(st.integers(0, 10_000))
-    order = data.draw(st.permutations(range(n)))
-    torch.manual_seed(seed)
-    activation = ACTIVATIONS[seed % len(ACTIVATIONS)]
+@each_activation
+def test_permuting_tokens_permutes_outputs(wiring, attention, activation):
     model = classic(2, 8, 2, wiring=wiring, attention=attention, activation=activation, bias=True).double()
-    X = torch.randn(2, n, 8, dtype=torch.float64)
+    X, order = torch.randn(2, 6, 8, dtype=torch.float64), torch.randperm(6)
     torch.testing.assert_close(model(X[:, order]), model(X)[:, order])
 
 
@@ -183,11 +175,9 @@ def test_permuting_tokens_permutes_outputs(wiring, attention, data):
 @each_wiring
 @each_attention
 @each_activation
-@quick
-@given(n=st.integers(2, 6), seed=st.integers(0, 10_000), causal=st.booleans())
-def test_equal_tokens_stay_equal(wiring, attention, activation, n, seed, causal):
+@over("causal, n", [(False, 2), (True, 6)])
+def test_equal_tokens_stay_equal(wiring, attention, activation, causal, n):
     """t_sim = 1 is invariant: P 1 = 1, and every other step works token by token."""
-    torch.manual_seed(seed)
     choices = {"wiring": wiring, "attention": attention, "activation": activation, "causal": causal}
     model = Transformer(Design(3, 8, 2, bias=True, output=True, **choices)).double()
     Y = model(torch.randn(2, 1, 8, dtype=torch.float64).expand(2, n, 8))
