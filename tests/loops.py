@@ -3,6 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,5 +74,11 @@ def told(failed: list[tuple[dict, BaseException]], tried: int) -> str:
 
 
 def label(row: dict) -> str:
-    """name=value for each argument; a function or class by its name, a long value by its beginning."""
-    return ", ".join(f"{key}={getattr(value, '__name__', repr(value))[:80]}" for key, value in row.items())
+    """name=value for each argument; a function or class by its name, a file by its end, a long value by its beginning."""
+    return ", ".join(f"{key}={shown(value)}" for key, value in row.items())
+
+
+def shown(value: Any) -> str:
+    if isinstance(value, Path):
+        return "/".join(value.parts[-3:])
+    return getattr(value, "__name__", None) or repr(value)[:80]
