@@ -1,7 +1,9 @@
-"""What every test starts from."""
+"""What every test starts from: one thread, here and in the processes that tests start, and one seed."""
 
 import os
 
+# Threads that wait for a busy core make small matrices twenty times slower, and two processes have two cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Some virtual machines announce AMX and then fault on it in bfloat16 products: oneDNN is told not to use it.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
 
@@ -12,4 +14,4 @@ import torch
 @pytest.fixture(autouse=True)
 def seed():
     torch.manual_seed(0)
-    torch.set_num_threads(1)  # two threads that wait for a busy core make small matrices twenty times slower
+    torch.set_num_threads(1)

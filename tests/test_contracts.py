@@ -12,10 +12,11 @@ from depthscope.errors import MaskError, ShapeError
 from depthscope.metrics.chunks import chunks, energies
 from depthscope.metrics.pattern import pattern_of
 from depthscope.registry import TABLES
+from loops import over
 
 METRICS = TABLES["metric"]
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-each_metric = pytest.mark.parametrize("name", sorted(METRICS))
+each_metric = over("name", sorted(METRICS))
 quick = settings(max_examples=25, deadline=None, derandomize=True)
 
 
@@ -119,9 +120,7 @@ def test_values_stay_within_the_declared_bounds(name, data):
     assert (found <= high + 1e-9).all()
 
 
-@pytest.mark.parametrize(
-    ("name", "change"), [(name, c) for name in sorted(METRICS) for c in METRICS[name].facts.invariant]
-)
+@over("name, change", [(name, c) for name in sorted(METRICS) for c in METRICS[name].facts.invariant])
 @quick
 @given(data=inputs())
 def test_the_declared_invariance_holds(name, change, data):
@@ -130,7 +129,7 @@ def test_the_declared_invariance_holds(name, change, data):
     agree(measure(name, changed, mask), measure(name, data))
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@over("change", CHANGES)
 def test_each_change_does_change_the_tokens(change):
     data = some_input()
     changed, mask = CHANGES[change](data)
@@ -139,7 +138,7 @@ def test_each_change_does_change_the_tokens(change):
 
 
 @each_metric
-@pytest.mark.parametrize("garbage", [1.0, 1e6, torch.nan, torch.inf])
+@over("garbage", [1.0, 1e6, torch.nan, torch.inf])
 def test_padding_changes_no_metric(name, garbage):
     data = some_input()
     padded, mask = padding(data, garbage)
@@ -155,7 +154,7 @@ def test_a_batch_is_its_items(name, data):
         agree(found[:, i], measure(name, {key: value[i] for key, value in data.items()}))
 
 
-@pytest.mark.parametrize("name", [name for name in sorted(METRICS) if METRICS[name].facts.formula])
+@over("name", [name for name in sorted(METRICS) if METRICS[name].facts.formula])
 @quick
 @given(data=inputs(), padded=st.booleans())
 def test_the_formula_on_what_its_kind_shares_is_the_metric(name, data, padded):
@@ -164,7 +163,7 @@ def test_the_formula_on_what_its_kind_shares_is_the_metric(name, data, padded):
 
 
 @each_metric
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@over("dtype", DTYPES)
 def test_any_float_dtype_gives_a_float64_result(name, dtype):
     data = some_input()
     found = measure(name, {key: value.to(dtype) for key, value in data.items()})
@@ -221,7 +220,7 @@ WRONG = {
 
 
 @each_metric
-@pytest.mark.parametrize("case", WRONG)
+@over("case", WRONG)
 def test_wrong_input_is_refused_with_the_reason(name, case):
     error, reason, change_state, change_attention = WRONG[case]
     X, P = randn(5, 4), randn(3, 5, 5).softmax(-1)
@@ -238,7 +237,7 @@ WRONG_MASKS = {
 
 
 @each_metric
-@pytest.mark.parametrize("case", WRONG_MASKS)
+@over("case", WRONG_MASKS)
 def test_a_wrong_mask_is_refused_with_the_reason(name, case):
     reason, mask = WRONG_MASKS[case]
     data = some_input()

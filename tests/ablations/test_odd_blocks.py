@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import depthscope as ds
 from depthscope.errors import HookError
+from loops import over
 
 X = TOKENS
 
@@ -144,10 +145,8 @@ def by_hand(model: Stack, removed: tuple[str, ...]) -> Tensor:
     return Y
 
 
-@pytest.mark.parametrize(
-    "removed", [("attention_skip",), ("ffn_skip",), ("ffn",), ("norms",), ("attention_skip", "norms")]
-)
-@pytest.mark.parametrize("kind", [Plain, InPlace, Functions, Sandwich, NamedOperands])
+@over("removed", [("attention_skip",), ("ffn_skip",), ("ffn",), ("norms",), ("attention_skip", "norms")])
+@over("kind", [Plain, InPlace, Functions, Sandwich, NamedOperands])
 def test_sums_in_place_norms_as_functions_and_norms_of_branches(kind: type[Plain], removed: tuple[str, ...]) -> None:
     model = stack(kind)
     with torch.no_grad(), ds.without_(model, *removed):
@@ -174,7 +173,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "part", "why"), REFUSED)
+@over("kind, part, why", REFUSED)
 def test_what_cannot_be_cut_is_said(kind: type[Plain], part: str, why: str) -> None:
     model = stack(kind)
     with torch.no_grad():
@@ -184,8 +183,8 @@ def test_what_cannot_be_cut_is_said(kind: type[Plain], part: str, why: str) -> N
         assert torch.equal(model(X), before)
 
 
-@pytest.mark.parametrize(
-    ("wiring", "part", "why"),
+@over(
+    "wiring, part, why",
     [
         ("b2t", "skips", "a sum with the stream has no branch of its own"),
         ("resi_dual", "attention_skip", "a branch joins a second stream too"),

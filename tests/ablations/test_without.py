@@ -7,9 +7,10 @@ from torch import Tensor
 
 import depthscope as ds
 from depthscope.errors import UnknownNameError, UsageError
+from loops import over
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@over("name", FAMILIES)
 def test_every_combination_is_the_block_by_hand_and_undo_is_bit_equal(name: str) -> None:
     hand = built(name)
     with torch.no_grad():
@@ -25,7 +26,7 @@ def test_every_combination_is_the_block_by_hand_and_undo_is_bit_equal(name: str)
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in hand.model.modules())
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@over("name", FAMILIES)
 def test_in_float32(name: str) -> None:
     hand = built(name)
     model, inputs = hand.model.float(), hand.inputs.float() if hand.inputs.is_floating_point() else hand.inputs
@@ -44,7 +45,7 @@ def test_skips_are_both_skips() -> None:
         torch.testing.assert_close(output(hand.model, hand.inputs), hand.run(["attention_skip", "ffn_skip"])[0])
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "torch post"])
+@over("name", ["bert", "gpt2", "torch post"])
 def test_gradients_are_those_of_the_cut_model(name: str) -> None:
     hand = built(name)
     weights = [p for p in hand.model.parameters() if p.ndim == 2]
@@ -59,8 +60,8 @@ def test_gradients_are_those_of_the_cut_model(name: str) -> None:
             torch.testing.assert_close(one, other)
 
 
-@pytest.mark.parametrize("removed", [("attention_skip",), ("skips", "norms"), ("ffn",), ("norms",)])
-@pytest.mark.parametrize("name", ["bert", "xlnet", "gpt2", "pre_norm"])
+@over("removed", [("attention_skip",), ("skips", "norms"), ("ffn",), ("norms",)])
+@over("name", ["bert", "xlnet", "gpt2", "pre_norm"])
 def test_a_scan_of_a_cut_model_sees_what_the_cut_model_does(name: str, removed: tuple[str, ...]) -> None:
     hand = built(name)
     with ds.without_(hand.model, *removed) as handle:
@@ -110,7 +111,7 @@ def test_with_a_remedy_at_the_ends_of_blocks() -> None:
         torch.testing.assert_close(found, hand.end(X))
 
 
-@pytest.mark.parametrize("first", ["without_", "fix_"])
+@over("first", ["without_", "fix_"])
 def test_with_a_remedy_where_blocks_begin_whichever_came_first(first: str) -> None:
     hand = built("classic")
     makes = {

@@ -11,6 +11,7 @@ from torch import nn
 import depthscope as ds
 from depthscope.circuits.bounds_record import EMPTY, Chain, power
 from depthscope.errors import AttentionNotSeenError, UsageError
+from loops import over
 
 TINY = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 20, "vocab_size": 50}
 
@@ -109,7 +110,7 @@ def test_the_networks_of_attention_alone_are_what_plain_copies_give():
             assert chain.found[-1] == pytest.approx(sum(r for r, _ in ends) / 2, abs=1e-3)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@over("name", FAMILIES)
 def test_no_bound_is_passed(name):
     found = ds.bounds(*FAMILIES[name]())
     assert found.depth == 3
@@ -239,7 +240,7 @@ def test_a_causal_model_is_refused():
         ds.bounds(model, torch.randint(0, 50, (2, 9)))
 
 
-@pytest.mark.parametrize("name", ["Llama", "XLNet"])
+@over("name", ["Llama", "XLNet"])
 def test_positions_inside_attention_are_refused(name):
     sizes = {**TINY, "num_key_value_heads": 2} if name == "Llama" else {"d_model": 16, "n_layer": 2, "n_head": 2}
     config = getattr(T, f"{name}Config")(**sizes | {"vocab_size": 50})

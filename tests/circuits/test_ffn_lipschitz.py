@@ -8,6 +8,7 @@ import transformers as T
 from torch import nn
 
 from depthscope.circuits.ffn_lipschitz import ffn_lipschitz, one_norm
+from loops import over
 
 TINY = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 20, "vocab_size": 50}
 
@@ -38,7 +39,7 @@ def truth(f, tokens):
     return math.sqrt(float(J.sum(-2).amax()) * float(J.sum(-1).amax()))
 
 
-@pytest.mark.parametrize("activation", ["gelu", "relu", "silu"])
+@over("activation", ["gelu", "relu", "silu"])
 def test_the_lower_constant_is_the_jacobians_and_the_upper_one_is_above(activation):
     model, ids = bert(hidden_act=activation)
     for found, (f, tokens) in zip(ffn_lipschitz(model, ids), of_bert(model, ids), strict=True):
@@ -130,7 +131,7 @@ class Odd(nn.Module):
         return x + self.after(self.W_2(self.act(self.before(self.W_1(self.norm_2(x))))))
 
 
-@pytest.mark.parametrize(
+@over(
     "odd",
     [
         {"after": lambda z: 10 * z},
@@ -138,14 +139,13 @@ class Odd(nn.Module):
         {"after": lambda z: z.mul_(10)},
         {"before": lambda h: h.mul_(10)},
     ],
-    ids=["scaled", "normed", "scaled in place", "scaled in place before"],
 )
 def test_what_is_done_besides_the_matrices_is_not_left_out_of_the_upper_constant(odd):
     found = ffn_lipschitz(nn.Sequential(Odd(**odd), Odd(**odd)), torch.randn(2, 5, 8))
     assert all(one.lower > 0 and math.isinf(one.upper) for one in found)
 
 
-@pytest.mark.parametrize("options", [{"alpha": 30.0}, {}])
+@over("options", [{"alpha": 30.0}, {}])
 def test_the_slope_of_elu_grows_with_its_alpha(options):
     torch.manual_seed(0)
     model = nn.Sequential(*(Odd(act=lambda h: nn.functional.elu(h, **options)) for _ in range(2)))

@@ -8,9 +8,10 @@ import torch
 from depthscope.circuits.frequencies import grid_in, patch_energies, response, token_energies
 from depthscope.errors import ShapeError
 from depthscope.metrics import hfc_lfc
+from loops import over
 
 
-@pytest.mark.parametrize("n", [8, 9])
+@over("n", [8, 9])
 def test_energies_add_up_and_hold_the_ratio(n: int) -> None:
     X = torch.randn(n, 5, dtype=torch.float64)
     energies = token_energies(X[None])

@@ -14,6 +14,7 @@ from depthscope.circuits.weights import HeadWeights, read_weights
 from depthscope.errors import HookError, UsageError
 from depthscope.models.resolve import presets
 from depthscope.models.sizes import Sizes
+from loops import over
 
 DEPTH, D, H, N, B = 3, 32, 4, 11, 2
 FAMILIES = (
@@ -82,7 +83,7 @@ def test_reads_products_where_only_patterns_are_seen() -> None:
         assert weights.W_Q is None and weights.W_V.shape[-1] == D // H
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@over("name", FAMILIES)
 def test_every_family_is_read(name: str) -> None:
     """The branch, rebuilt from P and the matrices, is what joins the stream: X + branch leaves the attention step."""
     model, inputs = family(name)
@@ -193,8 +194,8 @@ class Block(nn.Module):
         return X + self.ffn(self.norm_2(X))
 
 
-@pytest.mark.parametrize("folded", [False, True])
-@pytest.mark.parametrize("normed", [False, True])
+@over("folded", [False, True])
+@over("normed", [False, True])
 def test_queries_behind_a_norm_have_no_matrix_and_folded_heads_are_told_apart(normed: bool, folded: bool) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(*(Block(normed=normed, folded=folded) for _ in range(2))).double()
@@ -253,7 +254,7 @@ class OwnNorm(nn.Module):
         return self.weight * x / size
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@over("dtype", [torch.float16, torch.float32, torch.float64])
 def test_the_scale_of_a_norm(dtype: torch.dtype) -> None:
     assert close(norm_scale(OwnNorm(constant=False).to(dtype)), torch.full((D,), 2.0).double(), 1e-3)
     with pytest.raises(HookError, match="a norm must divide by the size of its tokens; OwnNorm gives other numbers"):

@@ -10,6 +10,7 @@ import depthscope as ds
 from depthscope.circuits.linearised import linearise
 from depthscope.circuits.subject import subject_of
 from depthscope.errors import HookError
+from loops import over
 from scans.families import FAMILIES
 
 NAMES = [name for name in FAMILIES if not name.endswith("-train")]
@@ -19,8 +20,8 @@ def split(model: nn.Module, X: Tensor, line: str = "secant"):
     return linearise(subject_of(model, X), line=line)
 
 
-@pytest.mark.parametrize("line", ["secant", "tangent"])
-@pytest.mark.parametrize("name", NAMES)
+@over("line", ["secant", "tangent"])
+@over("name", NAMES)
 def test_the_lengths_of_every_family_are_its_output(name: str, line: str) -> None:
     family = FAMILIES[name]()
     found = split(family.model, family.inputs, line)
@@ -72,7 +73,7 @@ class Chosen(nn.Module):
         return norm(wiring.norm_2, Y + FFN(Y), "norm_2")
 
 
-@pytest.mark.parametrize("wiring", ["post_norm", "pre_norm"])
+@over("wiring", ["post_norm", "pre_norm"])
 def test_lengths_equal_the_sum_over_all_choices_of_blocks_that_attend(wiring: str) -> None:
     """The frozen network written by hand, run once for each of the 2^L sets of blocks in which attention acts.
 
@@ -178,7 +179,7 @@ def test_parallel_attention_is_refused() -> None:
         ds.paths(model, torch.randint(0, 99, (2, 7)))
 
 
-@pytest.mark.parametrize("wiring", ["admin", "hyper_connections"])
+@over("wiring", ["admin", "hyper_connections"])
 def test_a_skip_that_more_than_a_number_scales_is_refused(wiring: str) -> None:
     model = ds.models.classic(2, 16, 4, wiring=wiring).eval()
     with pytest.raises(HookError, match="lengths cannot be told"):
@@ -237,19 +238,14 @@ def gated(kind: str) -> nn.Module:
     return nn.Sequential(*(Gated(kind) for _ in range(3))).double().eval()
 
 
-@pytest.mark.parametrize("kind", ["swapped", "in place"])
-@pytest.mark.parametrize("line", ["secant", "tangent"])
+@over("kind", ["swapped", "in place"])
+@over("line", ["secant", "tangent"])
 def test_how_a_gate_is_multiplied_makes_no_difference(kind: str, line: str) -> None:
     X = torch.randn(2, 5, 8, dtype=torch.float64)
     torch.testing.assert_close(split(gated(kind), X, line).parts, split(gated("plain"), X, line).parts)
 
 
-def test_a_network_that_is_added_to_attention_is_refused() -> None:
-    with pytest.raises(HookError, match=r"paths: attention must join a residual stream in every block; .* parallel"):
-        ds.paths(gated("ffn added"), torch.randn(2, 5, 8, dtype=torch.float64))
-
-
-@pytest.mark.parametrize("kind", ["ffn first", "attends twice"])
+@over("kind", ["ffn first", "ffn added", "attends twice"])
 def test_what_would_be_counted_at_a_wrong_length_is_refused(kind: str) -> None:
     X = torch.randn(2, 5, 8, dtype=torch.float64)
     assert split(gated("plain"), X).uncounted < 1e-12 and split(gated(kind), X).uncounted > 0.1

@@ -15,6 +15,7 @@ from depthscope.circuits.subject import subject_of
 from depthscope.errors import HookError, MaskError, RecordError, UnknownNameError, UsageError
 from depthscope.reports.paths import rows
 from depthscope.theory.paths import along_path, every_path
+from loops import over
 
 TOKENS = torch.randn(3, 7, 16, generator=torch.Generator().manual_seed(0))
 
@@ -51,8 +52,8 @@ def test_numbers_are_those_of_the_parts_sequence_by_sequence() -> None:
     assert found.alignment == pytest.approx(float((together / sizes.sum(0)).mean()))
 
 
-@pytest.mark.parametrize(
-    ("choices", "skip", "branch"),
+@over(
+    "choices, skip, branch",
     [
         ({}, 1, 1),
         ({"alpha": 0.3}, 1, 0.3),
@@ -167,7 +168,7 @@ def test_a_verdict_on_biases_alone_divides_nothing_by_nothing() -> None:
     assert "Biases make 100% of the output" in faint.verdict and "0%, too little" in faint.verdict
 
 
-@pytest.mark.parametrize("form", ["secant", "attention"])
+@over("form", ["secant", "attention"])
 def test_numbers_that_are_not_finite_are_named(form: str) -> None:
     model = plain()
     with torch.no_grad():

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from depthscope.cli.main import app
 from depthscope.errors import HookError, UnknownNameError, UsageError
+from loops import over
 
 SMALL = ["--depth", "4", "--width", "32", "--heads", "2", "--tokens", "12", "--batch", "2"]
 
@@ -16,9 +17,7 @@ def invoke(*words: str):
     return CliRunner().invoke(app, list(words), catch_exceptions=False)
 
 
-@pytest.mark.parametrize(
-    "model", ["bert", "albert", "xlnet", "gpt2", "llama", "vit", "torch_encoder", "classic", "pre_norm"]
-)
+@over("model", ["bert", "albert", "xlnet", "gpt2", "llama", "vit", "torch_encoder", "classic", "pre_norm"])
 def test_the_table_and_the_verdict(model: str) -> None:
     shown = " ".join(invoke("ablate", model, *SMALL).stdout.replace("│", " ").split())
     assert shown.count("kept") >= 12 and "Pure attention (skips, ffn, norms taken out)" in shown

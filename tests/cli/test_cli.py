@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import depthscope as ds
 from depthscope.cli.main import app
 from depthscope.errors import DepthscopeError
+from loops import over
 
 SMALL = ["--depth", "3", "--width", "32", "--heads", "2", "--tokens", "9", "--batch", "2"]
 
@@ -26,9 +27,7 @@ def test_scan_prints_chart_verdict_and_table() -> None:
         assert words in result.output
 
 
-@pytest.mark.parametrize(
-    "preset", ["bert", "albert", "xlnet", "gpt2", "llama", "qwen3", "t5", "vit", "deit", "pre_norm", "torch_encoder"]
-)
+@over("preset", ["bert", "albert", "xlnet", "gpt2", "llama", "qwen3", "t5", "vit", "deit", "pre_norm", "torch_encoder"])
 def test_presets_have_the_depth_that_was_asked_for(preset: str) -> None:
     result = invoke("scan", preset, *SMALL, "--json", "-")
     assert result.exit_code == 0
@@ -56,9 +55,8 @@ def test_fix_shows_before_and_after_and_writes_reports(tmp_path: Path) -> None:
     assert both["before"]["remedies"] == [] and max(both["after"]["states"]["t_sim"][1:]) < 1e-6
 
 
-@pytest.mark.parametrize(
-    ("preset", "words"),
-    [("gpt2", "DeEscalate(tau=0.5, form=sink) at sa_sum"), ("xlnet", "DeEscalate(tau=0.5) at sa_sum")],
+@over(
+    "preset, words", [("gpt2", "DeEscalate(tau=0.5, form=sink) at sa_sum"), ("xlnet", "DeEscalate(tau=0.5) at sa_sum")]
 )
 def test_fix_at_a_site_of_causal_and_time_first_models(preset: str, words: str) -> None:
     result = invoke("scan", preset, *SMALL, "--fix", "de_escalate", "--tau", "0.5", "--at", "sa_sum")
@@ -120,7 +118,7 @@ def test_doctor_says_what_was_not_seen(tmp_path: Path, monkeypatch: pytest.Monke
     assert "none was in" in output and "2 x *" in output
 
 
-@pytest.mark.parametrize("shelf", ["metrics", "remedies", "models", "experiments"])
+@over("shelf", ["metrics", "remedies", "models", "experiments"])
 def test_ls(shelf: str) -> None:
     output = invoke("ls", shelf).output
     expected = {
@@ -132,8 +130,8 @@ def test_ls(shelf: str) -> None:
     assert all(name in output for name in expected)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
+@over(
+    "words, message",
     [
         (["scan", "berd"], "Did you mean bert"),
         (["scan", "classic", "--metrics", "t_simm"], "Did you mean t_sim"),
@@ -181,7 +179,7 @@ def test_reproduce_json_alone_on_stdout(tmp_path: Path) -> None:
     assert [c["holds"] for c in record["yu2023/proposition_2_3"]["claims"]] == [True] * 3
 
 
-@pytest.mark.parametrize(("expected", "code", "words"), [(True, 1, "FAILS"), (False, 0, "differs (known)")])
+@over("expected, code, words", [(True, 1, "FAILS"), (False, 0, "differs (known)")])
 def test_only_a_claim_that_was_expected_to_hold_fails_a_run(
     expected: bool, code: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,12 +3,12 @@
 import json
 from pathlib import Path
 
-import pytest
 from typer.testing import CliRunner
 
 import depthscope as ds
 from depthscope.cli.main import app
 from depthscope.errors import DepthscopeError
+from loops import over
 
 SMALL = ["--depth", "3", "--width", "32", "--heads", "2", "--tokens", "9", "--batch", "2"]
 
@@ -42,8 +42,8 @@ def test_without_a_model_paths_are_counted() -> None:
     assert [round(10**x) for x in record["log10_counts"]] == [1, 6, 9]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
+@over(
+    "words, message",
     [
         (["bert", "--out", "p.txt"], "must end in .html, .png"),
         (["--out", "p.png"], "needs a model"),

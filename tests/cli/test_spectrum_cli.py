@@ -10,6 +10,7 @@ from depthscope.cli.main import app
 from depthscope.errors import MissingExtraError, UsageError
 from depthscope.models import packaged
 from depthscope.models.resolve import call
+from loops import over
 
 SMALL = ["--depth", "2", "--width", "32", "--n", "9", "--batch", "2"]
 
@@ -20,7 +21,7 @@ def run(*args: str) -> str:
     return result.stdout
 
 
-@pytest.mark.parametrize("model", ["bert", "gpt2", "llama", "vit", "torch_encoder"])
+@over("model", ["bert", "gpt2", "llama", "vit", "torch_encoder"])
 def test_families(model: str, tmp_path: Path) -> None:
     shown = run(model, *SMALL, "--out", str(tmp_path / "a.png"), "--json", str(tmp_path / "a.json"))
     assert "Of 2 blocks" in shown and "smooth" in shown

@@ -6,6 +6,7 @@ from torch import nn
 
 from depthscope.errors import UsageError
 from depthscope.experiments.dong2021.circle import SMOKE, Config, Layer, share, true_points, walked
+from loops import over
 
 
 def by_torch(layer, trial, points):
@@ -27,7 +28,7 @@ def by_torch(layer, trial, points):
         return Y @ W["write"] + b["write"]
 
 
-@pytest.mark.parametrize("variant", ["attention", "mlp", "skip"])
+@over("variant", ["attention", "mlp", "skip"])
 def test_every_trial_is_a_layer_of_its_own(variant):
     layer, points = Layer(variant, 3, 8), torch.randn(5, 2, 2)
     for b in layer.b.values():

@@ -3,30 +3,28 @@
 import json
 import math
 
-import pytest
 import torch
 
 from depthscope.experiments import Claim
 from depthscope.experiments.claim import stated
+from loops import over
 
 
-@pytest.mark.parametrize(
-    ("value", "holds"), [(1.0, True), (2.0, True), (1.5, True), (0.999, False), (2.001, False), (math.nan, False)]
-)
+@over("value, holds", [(1.0, True), (2.0, True), (1.5, True), (0.999, False), (2.001, False), (math.nan, False)])
 def test_it_holds_inside_the_interval_ends_included(value: float, holds: bool) -> None:
     assert Claim("x", value, 1.0, 2.0).holds is holds
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "words"),
+@over(
+    "low, high, words",
     [(0.0, 0.0, "0"), (-math.inf, 2.0, "<= 2"), (0.5, math.inf, ">= 0.5"), (0.97, 1.03, "0.97 to 1.03")],
 )
 def test_the_interval_in_words(low: float, high: float, words: str) -> None:
     assert Claim("x", 1.0, low, high).wanted == words
 
 
-@pytest.mark.parametrize(
-    ("value", "expected", "status"),
+@over(
+    "value, expected, status",
     [(0.5, True, "holds"), (2.0, True, "FAILS"), (2.0, False, "differs (known)"), (0.5, False, "holds (!)")],
 )
 def test_the_status_says_whether_it_was_expected(value: float, expected: bool, status: str) -> None:

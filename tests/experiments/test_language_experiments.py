@@ -24,6 +24,7 @@ from depthscope.training.lane import Lane
 from depthscope.training.recipe import Recipe
 from depthscope.training.run import Run
 from depthscope.training.tasks.pydoc import pydoc_corpus
+from loops import over
 
 
 def lane_of(text: str, seeds: Any, valid: float, status: str = "done") -> Lane:
@@ -152,8 +153,8 @@ FIG7 = {  # of the notes before: post, pre, whole segment, sink, prefix, past
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "place", "value", "says"),
+@over(
+    "name, place, value, says",
     [
         ("gap", 3, 0.01, "all but one"),
         ("gap", 1, math.nan, "all but one"),
@@ -189,8 +190,8 @@ FOUND = {  # post, pre, middle, prefix, past, block_out, sa_sum, tau 0.5, tau 0.
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "place", "value", "says"),
+@over(
+    "name, place, value, says",
     [
         ("gap", 1, 0.01, ["no arm sees the future"]),
         ("test_loss", 7, 2.9, ["the worst", "the taus are near", "better than post-norm"]),

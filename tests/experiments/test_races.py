@@ -21,6 +21,7 @@ from depthscope.training.build import Build
 from depthscope.training.lane import Lane, thinned
 from depthscope.training.recipe import Recipe
 from depthscope.training.run import Run
+from loops import over
 
 SMALL = Race(("post_norm",), (0,), {"depth": 2, "d": 8, "h": 2, "q": 8}, {"epochs": 1}, options={"train": 64})
 
@@ -72,7 +73,7 @@ def test_a_folder_is_never_ignored() -> None:
         run_race(replace(SMALL, side_by_side=False, folder="out/x"))
 
 
-@pytest.mark.parametrize("module", [fig6, depth_race, learning_rate, placement])
+@over("module", [fig6, depth_race, learning_rate, placement])
 def test_one_trial_is_enough_to_train(module: Any) -> None:
     name = module.__name__.removeprefix("depthscope.experiments.").replace(".", "/")
     assert configured(name, module.Config(), {"trials": 1, "side_by_side": False}).trials == 1
@@ -101,8 +102,8 @@ FIG6 = {  # of the run in docs/findings.md
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "worse", "says"),
+@over(
+    "name, worse, says",
     [
         ("train_loss", [0.02] * 3, "post-norm (half the rate) over de-escalated"),
         ("train_loss", [0.027] * 3, "de-escalated over pre-norm"),
@@ -139,7 +140,7 @@ def test_the_best_rate_is_chosen_on_the_validation_split() -> None:
     assert failed(learning_rate, RATES | {"valid_loss": lost}, learning_rate.Config()) == []
 
 
-@pytest.mark.parametrize("rates", [[1e-3], [1e-3, 1e-3], [1e-4, 1e-3]])
+@over("rates", [[1e-3], [1e-3, 1e-3], [1e-4, 1e-3]])
 def test_rates_must_fall(rates: list[float]) -> None:
     with pytest.raises(UsageError, match="rates must be two or more, each below the one before"):
         ds.reproduce("beyond/learning_rate", smoke=True, rates=rates)

@@ -13,6 +13,7 @@ from depthscope.errors import RecordError, UnknownNameError, UsageError
 from depthscope.experiments import run
 from depthscope.experiments.progress import track
 from depthscope.experiments.run import configured, find, module_of, plain, plan, run_one
+from loops import over
 
 SMALL = {"n": 6, "d": 8, "trials": 20}
 QUICK = "yu2023/proposition_2_3"
@@ -52,8 +53,8 @@ def test_the_seed_decides_and_the_callers_random_state_stays() -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
-@pytest.mark.parametrize(
-    ("settings", "error", "message"),
+@over(
+    "settings, error, message",
     [
         ({"depth": 0}, UsageError, r"yu2023/fig2: depth must be 2 or more; got 0\."),
         ({"trials": -1}, UsageError, r"trials must be 2 or more; got -1"),
@@ -95,8 +96,8 @@ def test_a_whole_number_will_do_for_a_number_and_a_list_for_a_tuple() -> None:
     assert configured("yu2023/fig5", module_of("yu2023/fig5").Config(), {"taus": [0.2, 1]}).taus == (0.2, 1)
 
 
-@pytest.mark.parametrize(
-    ("name", "settings", "message"),
+@over(
+    "name, settings, message",
     [
         ("yu2023/fig2", {"d": 100}, r"heads must divide the width; got d = 100 and h = 8\. Try d = 96"),
         ("yu2023/fig2", {"alpha": 0.0}, r"alpha must be positive and finite; got 0\.0"),

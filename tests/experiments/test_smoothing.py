@@ -22,6 +22,7 @@ from depthscope.training.build import Build
 from depthscope.training.lane import Lane
 from depthscope.training.recipe import Recipe
 from depthscope.training.run import Run
+from loops import over
 
 
 def test_arms_are_what_they_are_called() -> None:
@@ -136,9 +137,9 @@ def failed(module: Any, numbers: dict[str, Tensor], cfg: Any) -> list[str]:
     return [claim.says for claim in module.claims(numbers, cfg) if not claim.holds]
 
 
-@pytest.mark.parametrize("module", [deeper, less_data])
-@pytest.mark.parametrize(
-    ("means", "missed"),
+@over("module", [deeper, less_data])
+@over(
+    "means, missed",
     [
         (FIRST_IS_RIGHT, ["smooth above free (later ones)", "smooth above sharpen (later ones)"]),
         (LATER_IS_RIGHT, ["sharpen above free (first version)", "sharpen above FeatScale (first version)"]),
@@ -185,14 +186,14 @@ def test_forcing_that_does_not_hurt_text_is_told() -> None:
     assert failed(text, leaky, text.Config()) == ["no arm sees the future: honest and forced loss, apart by"]
 
 
-@pytest.mark.parametrize("module", [deeper, less_data])
+@over("module", [deeper, less_data])
 def test_two_seeds_are_asked_for_no_p(module: Any) -> None:
     numbers = {"test_accuracy": scores(*NOTHING, seeds=2), "hfc_lfc": RATIO}
     found = module.claims(numbers, module.Config(trials=2))
     assert len(found) == 2 and not any(math.isnan(claim.value) for claim in found)
 
 
-@pytest.mark.parametrize("module", [deeper, less_data, corrupted])
+@over("module", [deeper, less_data, corrupted])
 def test_a_few_epochs_are_only_asked_whether_the_sign_is_seen(module: Any) -> None:
     numbers = {name: scores(*NOTHING) for name in ("test_accuracy", "noise", "blur", "label_noise")} | {
         "hfc_lfc": RATIO
@@ -200,7 +201,7 @@ def test_a_few_epochs_are_only_asked_whether_the_sign_is_seen(module: Any) -> No
     assert len(module.claims(numbers, replace(module.SMOKE, trials=5))) == 1
 
 
-@pytest.mark.parametrize("module", [deeper, less_data])
+@over("module", [deeper, less_data])
 def test_each_data_set_is_judged_by_its_own_epochs(module: Any) -> None:
     numbers = {"test_accuracy": scores(*NOTHING).repeat(2, 1, 1, 1), "hfc_lfc": RATIO.repeat(2, 1, 1, 1)}
     says = [claim.says for claim in module.claims(numbers, module.Config(cifar="folder", cifar_epochs=1))]

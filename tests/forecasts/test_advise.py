@@ -10,6 +10,7 @@ from depthscope.errors import UsageError
 from depthscope.forecasts.advice import FLOOR, Kind, Option, choose
 from depthscope.forecasts.advise import advise
 from depthscope.forecasts.record import Forecast
+from loops import over
 
 
 def curve(t_div: float, growth: float | None = None) -> Forecast:
@@ -40,7 +41,7 @@ def test_the_mildest_that_holds() -> None:
         choose(now, [weak], floor=1.0)
 
 
-@pytest.mark.parametrize(
+@over(
     "choices",
     [
         {"wiring": "deep_norm", "depth": 48, "weights": "xavier"},
@@ -54,7 +55,7 @@ def test_sound_designs_are_left_alone(choices: dict) -> None:
     assert len(advice.text.split(". ")) <= 2
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@over("causal", [False, True])
 def test_what_is_chosen_from_sizes_holds_when_it_is_built(causal: bool) -> None:
     choices = {"depth": 24, "d": 128, "h": 4, "weights": "xavier", "causal": causal}
     advice = advise(n=32, **choices)

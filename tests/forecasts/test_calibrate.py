@@ -8,6 +8,7 @@ from depthscope.errors import ForecastError, UsageError
 from depthscope.forecasts.calibrate import calibrate
 from depthscope.models.resolve import resolve
 from depthscope.models.sizes import Sizes
+from loops import over
 
 N, D = 32, 256
 
@@ -21,8 +22,8 @@ def scanned(blocks: int, of: int = 32, seed: int = 0, **choices) -> tuple[ds.Sca
     return ds.scan(model, X, blocks=first), ds.scan(model, X, attention=False)
 
 
-@pytest.mark.parametrize("wiring", ["post_norm", "pre_norm"])
-@pytest.mark.parametrize(("weights", "s", "k"), [("xavier", 1.0, 0.32), ("torch_default", 1 / 9, 1 / 18)])
+@over("wiring", ["post_norm", "pre_norm"])
+@over("weights, s, k", [("xavier", 1.0, 0.32), ("torch_default", 1 / 9, 1 / 18)])
 def test_gains_are_those_of_the_weight_law(wiring: str, weights: str, s: float, k: float) -> None:
     """s = d Var(W_V) d Var(W_O), k = d Var(W_1) q Var(W_2) / 2; the common part of one model varies by chance."""
     found = [calibrate(scanned(12, 12, seed, wiring=wiring, weights=weights)[0]).gains for seed in range(3)]
@@ -30,8 +31,8 @@ def test_gains_are_those_of_the_weight_law(wiring: str, weights: str, s: float, 
     assert sum(float(g.k) for g in found) / 3 == pytest.approx(k, rel=0.1)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("wiring", ["post_norm", "pre_norm", "sandwich", "deep_norm"])
+@over("causal", [False, True])
+@over("wiring", ["post_norm", "pre_norm", "sandwich", "deep_norm"])
 def test_blocks_that_were_held_back(wiring: str, causal: bool) -> None:
     errors, inside = [], []
     for seed in range(2):

@@ -15,6 +15,7 @@ from depthscope.models.sizes import Sizes
 from depthscope.models.transformer import Transformer
 from depthscope.registry import TABLES
 from depthscope.theory.covariance import less_mean
+from loops import over
 
 shelves()
 N, D = 24, 128
@@ -26,10 +27,8 @@ def error_of(model: nn.Module, inputs) -> float:
     return float((found.t_sim - measured["t_sim"]).abs().max())
 
 
-@pytest.mark.parametrize("wiring", sorted(set(TABLES["wiring"]) - {"hyper_connections"}))
-@pytest.mark.parametrize(
-    ("weights", "activation"), [("xavier", "relu"), ("torch_default", "gelu"), ("xavier", "swiglu")]
-)
+@over("wiring", sorted(set(TABLES["wiring"]) - {"hyper_connections"}))
+@over("weights, activation", [("xavier", "relu"), ("torch_default", "gelu"), ("xavier", "swiglu")])
 def test_sizes_alone_forecast_every_wiring(wiring: str, weights: str, activation: str) -> None:
     bias = weights == "torch_default"
     choices = {
@@ -51,15 +50,15 @@ def test_sizes_alone_forecast_every_wiring(wiring: str, weights: str, activation
     assert float(off.max()) < 0.08 and float(off.mean()) < 0.04
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("wiring", ["post_norm", "pre_norm", "b2t", "resi_dual", "sub_ln"])
+@over("causal", [False, True])
+@over("wiring", ["post_norm", "pre_norm", "b2t", "resi_dual", "sub_ln"])
 def test_weights_forecast_the_very_model(wiring: str, causal: bool) -> None:
     torch.manual_seed(1)
     model = ds.models.classic(12, D, 4, wiring=wiring, weights="xavier", output=True, causal=causal)
     assert error_of(model, torch.randn(4, N, D)) < 0.06
 
 
-@pytest.mark.parametrize(
+@over(
     "preset",
     ["albert", "bert", "roberta", "distilbert", "gpt2", "llama", "qwen3", "t5", "vit", "deit", "torch_encoder"],
 )
@@ -68,7 +67,7 @@ def test_other_peoples_models_at_random_initialisation(preset: str) -> None:
     assert error_of(model, given) < 0.08
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@over("activation", ["relu", "gelu"])
 def test_copies_of_one_layer_meet_their_own_matrices_again(activation: str) -> None:
     """nn.TransformerEncoder starts with equal layers: as strangers to the tokens they would be off by 0.2."""
     torch.manual_seed(0)
@@ -96,8 +95,8 @@ def test_tau_of_a_model_is_fix_s() -> None:
         assert torch.equal(ds.forecast(model, X).t_sim, found.t_sim)
 
 
-@pytest.mark.parametrize("at", ["block_in", "attn_in", "sa_out", "sa_sum", "ffn_in", "ffn_sum", "block_out"])
-@pytest.mark.parametrize("wiring", ["post_norm", "pre_norm"])
+@over("at", ["block_in", "attn_in", "sa_out", "sa_sum", "ffn_in", "ffn_sum", "block_out"])
+@over("wiring", ["post_norm", "pre_norm"])
 def test_remedies_count_at_every_site(wiring: str, at: str) -> None:
     torch.manual_seed(2)
     model, X = ds.models.classic(10, D, 4, wiring=wiring, weights="xavier", output=True), torch.randn(4, N, D)
@@ -108,7 +107,7 @@ def test_remedies_count_at_every_site(wiring: str, at: str) -> None:
     assert torch.equal(ds.forecast(model, X).t_sim, plain.t_sim)
 
 
-@pytest.mark.parametrize("form", ["sink", "prefix", "past"])
+@over("form", ["sink", "prefix", "past"])
 def test_causal_forms_count(form: str) -> None:
     torch.manual_seed(3)
     model = ds.models.classic(10, D, 4, weights="xavier", output=True, causal=True)
@@ -116,7 +115,7 @@ def test_causal_forms_count(form: str) -> None:
         assert error_of(model, torch.randn(4, N, D)) < 0.06
 
 
-@pytest.mark.parametrize(("causal", "tau"), [(False, 0.2), (True, 0.6)])
+@over("causal, tau", [(False, 0.2), (True, 0.6)])
 def test_tau_of_sizes_is_what_fix_does_at_block_out(causal: bool, tau: float) -> None:
     """In a causal model the sink form; the full mean there would leave no similarity at all at tau near 1."""
     torch.manual_seed(4)
@@ -131,8 +130,8 @@ def test_tau_of_sizes_is_what_fix_does_at_block_out(causal: bool, tau: float) ->
         assert float((found.t_sim - measured).abs().mean()) < 0.5 * float((full.t_sim - measured).abs().mean())
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("site", ["block_in", "attn_in", "sa_out", "sa_sum", "ffn_in", "ffn_sum"])
+@over("causal", [False, True])
+@over("site", ["block_in", "attn_in", "sa_out", "sa_sum", "ffn_in", "ffn_sum"])
 def test_sizes_know_every_site(site: str, causal: bool) -> None:
     torch.manual_seed(0)
     choices = {"d": D, "h": 4, "weights": "xavier", "output": True, "causal": causal, "wiring": "pre_norm"}
@@ -155,7 +154,7 @@ def test_smaller_scores_are_smaller_matrices() -> None:
     assert float((wide - measured).abs().max()) < 0.06 < float((plain - measured).abs().max())
 
 
-@pytest.mark.parametrize("wiring", ["post_norm", "pre_norm"])
+@over("wiring", ["post_norm", "pre_norm"])
 def test_a_token_of_zeros(wiring: str) -> None:
     """As the class token of a fresh DeiT is."""
     torch.manual_seed(5)
@@ -164,7 +163,7 @@ def test_a_token_of_zeros(wiring: str) -> None:
     assert error_of(model, X) < 0.06
 
 
-@pytest.mark.parametrize(("causal", "form"), [(False, "full"), (True, "sink")])
+@over("causal, form", [(False, "full"), (True, "sink")])
 def test_the_mean_of_sizes_is_the_remedys(causal: bool, form: str) -> None:
     I = torch.eye(9, dtype=torch.float64)  # noqa: E741
     torch.testing.assert_close(less_mean(9, 0.3, causal), ds.remedies.DeEscalate(0.3, form=form)(I))
@@ -206,8 +205,8 @@ def test_nothing_is_left_behind() -> None:
     assert not any(m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in model.modules())
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
+@over(
+    "call, error, message",
     [
         (lambda: ds.forecast(3), UsageError, "source must be a model, a Scan, or left out for sizes; got int"),
         (

@@ -11,6 +11,7 @@ import depthscope as ds
 from depthscope.errors import ForecastError, RecordError, UsageError
 from depthscope.models.resolve import resolve
 from depthscope.models.sizes import Sizes
+from loops import over
 
 N, D = 24, 64
 
@@ -26,14 +27,14 @@ def encoder(depth: int = 6, **choices) -> nn.TransformerEncoder:
     return nn.TransformerEncoder(layer, depth, enable_nested_tensor=False).eval()
 
 
-@pytest.mark.parametrize("tokens", [8, N])
+@over("tokens", [8, N])
 def test_torchs_layers_with_time_first(tokens: int) -> None:
     """Also where there are as many sequences as tokens, and no shape tells which is which."""
     X = torch.randn(tokens, 1, D) + 0.1 * torch.randn(tokens, 8, D)
     assert error_of(encoder(3, batch_first=False), X) < 0.08
 
 
-@pytest.mark.parametrize("side", [0, 1])
+@over("side", [0, 1])
 def test_queries_and_values_of_one_product_have_their_own_gains(side: int) -> None:
     """A fused c_attn whose queries and keys, or values, are larger than the rest."""
     model, ids = resolve("gpt2", Sizes(8, 128, 4, 32, 4, 0))
@@ -69,8 +70,8 @@ class Fused(nn.Module):
         return x + self.out(a)
 
 
-@pytest.mark.parametrize("inner", [False, True])
-@pytest.mark.parametrize("by_index", [False, True])
+@over("inner", [False, True])
+@over("by_index", [False, True])
 def test_heads_that_interleave_are_cut_as_the_model_cuts_them(inner: bool, by_index: bool) -> None:
     model = nn.Sequential(*(Fused(inner, by_index) for _ in range(4)))
     X = torch.randn(4, N, D) + torch.randn(4, 1, D)
@@ -88,9 +89,7 @@ class Scaled(nn.Module):
         return self.after(x + self.y * self.f(self.norm(x)), self)
 
 
-@pytest.mark.parametrize(
-    "y", [torch.linspace(0, 2, N).view(1, N, 1), torch.linspace(0, 2, D).view(1, 1, D), torch.linspace(0, 2, D)]
-)
+@over("y", [torch.linspace(0, 2, N).view(1, N, 1), torch.linspace(0, 2, D).view(1, 1, D), torch.linspace(0, 2, D)])
 def test_factors_for_tokens_and_for_channels(y: Tensor) -> None:
     model = nn.Sequential(*(Scaled(y, lambda x, _: x) for _ in range(4)))
     X = torch.randn(4, N, D) + 0.5 * torch.randn(4, 1, D)
@@ -210,8 +209,8 @@ def model() -> nn.Module:
 X = torch.zeros(1, 5, 32)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
+@over(
+    "call, message",
     [
         (lambda: ds.forecast(blocks="nonsense", depth=3), "blocks goes with a model"),
         (lambda: ds.forecast(model(), X, n=9), "n says how many random tokens"),

@@ -7,12 +7,13 @@ from depthscope.forecasts.gradients import WIRINGS, gains_of_design, growth_of_d
 from depthscope.models.design import Design, shelves
 from depthscope.models.transformer import Transformer
 from depthscope.registry import TABLES
+from loops import over
 
 shelves()
 
 
-@pytest.mark.parametrize("weights", sorted(TABLES["weight law"]))
-@pytest.mark.parametrize(("activation", "output"), [("relu", True), ("gelu", False), ("swiglu", True)])
+@over("weights", sorted(TABLES["weight law"]))
+@over("activation, output", [("relu", True), ("gelu", False), ("swiglu", True)])
 def test_gains_are_those_of_a_model(weights: str, activation: str, output: bool) -> None:
     torch.manual_seed(0)
     design = Design(1, 256, 4, q=512, alpha=0.7, activation=activation, weights=weights, output=output)
@@ -27,8 +28,8 @@ def test_gains_are_those_of_a_model(weights: str, activation: str, output: bool)
     assert k == pytest.approx(float(block.ffn(X).square().mean()), rel=0.06)
 
 
-@pytest.mark.parametrize("wiring", sorted(WIRINGS))
-@pytest.mark.parametrize(("activation", "tau"), [("relu", 0.6), ("swiglu", 0.6), ("gelu", 1.0)])
+@over("wiring", sorted(WIRINGS))
+@over("activation, tau", [("relu", 0.6), ("swiglu", 0.6), ("gelu", 1.0)])
 def test_the_forecast_of_a_wiring_is_what_autograd_finds(wiring: str, activation: str, tau: float) -> None:
     design = Design(12, 64, 4, wiring=wiring, activation=activation, weights="xavier", output=True)
     forecast = growth_of_design(design, 16, t_sim=1 / 16, tau=tau)
@@ -57,7 +58,7 @@ def test_scores_are_multiplied_as_their_matrices_are() -> None:
     assert bool((plain[2:6] > calm[2:6]).all()) and float((calm - uniform).abs().max()) < 0.01
 
 
-@pytest.mark.parametrize(
+@over(
     "choices",
     [{"causal": True}, {"bias": True}, {"wiring": "sandwich"}, {"attention": "sigmoid"}, {"wiring": "sub_ln"}],
 )

@@ -1,6 +1,5 @@
 """The algebra of laws, against Monte Carlo over the weights that a law does not know."""
 
-import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -10,6 +9,7 @@ from depthscope.forecasts.rules import follow, normed
 from depthscope.forecasts.tensor import LawTensor
 from depthscope.forecasts.units import Units
 from depthscope.theory.participation import participation, participation_by_table
+from loops import over
 
 B, N, D = 2, 6, 64
 GENERATOR = torch.Generator().manual_seed(0)
@@ -83,7 +83,7 @@ def test_a_random_matrix() -> None:
     torch.testing.assert_close(sum(t.unsqueeze(-1) * v.unsqueeze(1) for t, v in through.known), known @ W.T + b)
 
 
-@pytest.mark.parametrize("centred", [True, False])
+@over("centred", [True, False])
 def test_norms(centred: bool) -> None:
     weight, bias = randn(D), randn(D) if centred else None
     found = normed(Law.of_tokens(X), weight, bias, centred=centred).overlaps()
@@ -93,7 +93,7 @@ def test_norms(centred: bool) -> None:
     torch.testing.assert_close(plain.diagonal(dim1=1, dim2=2), torch.ones(B, N, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("f", [torch.relu, F.gelu, F.silu, torch.tanh])
+@over("f", [torch.relu, F.gelu, F.silu, torch.tanh])
 def test_hidden_units(f) -> None:
     tokens = F.rms_norm(X, (D,))
     law = exact(tokens)
@@ -119,8 +119,8 @@ def test_a_gated_network() -> None:
     close(hidden.drawn_through(1.0, 0.0), draw, slack=0.02)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("scale", [0.3, 1.0, 1.5])
+@over("causal", [False, True])
+@over("scale", [0.3, 1.0, 1.5])
 def test_attention(causal: bool, scale: float) -> None:
     """Within the error of the draws, for strong scores (1.5) on the diagonal; uniform attention would be far off."""
     tokens = F.rms_norm(X, (D,))

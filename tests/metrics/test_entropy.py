@@ -9,6 +9,7 @@ import torch
 from depthscope.errors import ShapeError, StochasticError
 from depthscope.metrics import pattern
 from depthscope.metrics.entropy import attention_entropy
+from loops import over
 
 
 def entropy_by_definition(P):
@@ -16,8 +17,8 @@ def entropy_by_definition(P):
     return -sum(P[i, j] * math.log(P[i, j]) for i in range(n) for j in range(m) if P[i, j] > 0) / n
 
 
-@pytest.mark.parametrize("shape", [(2, 2), (6, 6), (4, 9), (2, 3, 5, 5)])
-@pytest.mark.parametrize("temperature", [0.1, 1.0, 300.0])
+@over("shape", [(2, 2), (6, 6), (4, 9), (2, 3, 5, 5)])
+@over("temperature", [0.1, 1.0, 300.0])
 def test_is_its_definition(shape, temperature):
     P = (torch.randn(shape, dtype=torch.float64) * temperature).softmax(-1)
     truth = [entropy_by_definition(p) for p in P.reshape(-1, *shape[-2:]).numpy()]
@@ -39,7 +40,7 @@ def test_the_mask_takes_padding_out_of_rows_and_columns():
         np.testing.assert_allclose(attention_entropy(P, mask=keep)[i], truth, rtol=1e-12)
 
 
-@pytest.mark.parametrize("masked", [False, True])
+@over("masked", [False, True])
 def test_blocks_of_rows_give_what_the_whole_matrix_gives(monkeypatch, masked):
     P = torch.randn(2, 3, 20, 20, dtype=torch.float64).softmax(-1)
     mask = torch.arange(20).expand(2, 20) < torch.tensor([[20], [13]]) if masked else None

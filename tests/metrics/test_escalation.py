@@ -8,6 +8,7 @@ from depthscope.errors import MaskError, ShapeError, StochasticError
 from depthscope.metrics.escalation import escalation_rate, eta, xi
 from depthscope.metrics.mixing import mu
 from depthscope.metrics.similarity import t_div, t_sim
+from loops import over
 
 
 def projectors(n):
@@ -38,7 +39,7 @@ def a_step(*shape):
     return torch.randn(*shape, dtype=torch.float64) + 0.5, 2 * torch.randn(*shape, dtype=torch.float64) - 1
 
 
-@pytest.mark.parametrize("shape", [(2, 1), (7, 5), (2, 3, 6, 4)])
+@over("shape", [(2, 1), (7, 5), (2, 3, 6, 4)])
 def test_xi_is_eq_7_and_the_rate_is_eq_5(shape):
     X, Y = a_step(*shape)
     pairs = list(zip(X.reshape(-1, *shape[-2:]).numpy(), Y.reshape(-1, *shape[-2:]).numpy(), strict=True))
@@ -77,9 +78,9 @@ def test_a_step_between_collapsed_states_has_no_rate():
     assert escalation_rate(X, 2 * X).isnan()
 
 
-@pytest.mark.parametrize("alpha", [1.0, 0.3])
-@pytest.mark.parametrize("sigma", [None, 0.2])
-@pytest.mark.parametrize("heads", [(), (1,), (3,)])
+@over("alpha", [1.0, 0.3])
+@over("sigma", [None, 0.2])
+@over("heads", [(), (1,), (3,)])
 def test_eta_is_eq_14(heads, sigma, alpha):
     X, Y = a_step(2, 6, 4)
     P = torch.randn(2, *heads, 6, 6, dtype=torch.float64).softmax(-1)

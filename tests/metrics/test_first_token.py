@@ -6,6 +6,7 @@ import torch
 
 from depthscope.metrics.first_token import first_token_similarity
 from depthscope.metrics.similarity import t_sim
+from loops import over
 
 
 def by_definition(X):
@@ -14,8 +15,8 @@ def by_definition(X):
     return along / sum(x @ x for x in X[1:])
 
 
-@pytest.mark.parametrize("shape", [(2, 3), (7, 4), (2, 3, 5, 6)])
-@pytest.mark.parametrize("offset", [0.0, 1.0, 30.0])
+@over("shape", [(2, 3), (7, 4), (2, 3, 5, 6)])
+@over("offset", [0.0, 1.0, 30.0])
 def test_is_its_definition(shape, offset):
     X = torch.randn(shape, dtype=torch.float64) + offset
     truth = [by_definition(x) for x in X.reshape(-1, *shape[-2:]).numpy()]

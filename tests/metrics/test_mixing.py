@@ -9,6 +9,7 @@ from depthscope.metrics import pattern
 from depthscope.metrics.mixing import mu, mu_of, omega
 from depthscope.metrics.pattern import pattern_of
 from depthscope.metrics.spectrum import delta
+from loops import over
 
 
 def projectors(n):
@@ -39,8 +40,8 @@ def truth_of(X, P):
     return [omega_by_definition(X, P), *mu_by_definition(X, P)]
 
 
-@pytest.mark.parametrize("batch", [(), (2,), (2, 2)])
-@pytest.mark.parametrize("heads", [(), (1,), (3,)])
+@over("batch", [(), (2,), (2, 2)])
+@over("heads", [(), (1,), (3,)])
 def test_omega_is_eq_12_and_mu_is_eq_10(batch, heads):
     X, P = tokens_and_heads(batch, heads)
     found = both(X, P)
@@ -50,7 +51,7 @@ def test_omega_is_eq_12_and_mu_is_eq_10(batch, heads):
     np.testing.assert_allclose(found.reshape(-1, 3), truth, rtol=1e-11)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@over("dtype", [torch.float32, torch.bfloat16])
 def test_attention_in_a_narrow_dtype_keeps_the_digits_it_has(dtype):
     X, P = tokens_and_heads((), (), n=40)
     np.testing.assert_allclose(both(X, P.to(dtype)), truth_of(X.numpy(), P.numpy()), rtol=3 * torch.finfo(dtype).eps)
@@ -66,8 +67,8 @@ def test_the_mask_takes_padding_out_of_tokens_rows_and_columns():
         np.testing.assert_allclose(found[i], [truth_of(X[i, keep[i]].numpy(), p) for p in part], rtol=1e-11)
 
 
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("held", [200, 2 * 400, 4 * 400])  # half a head; 2 or 4 heads, where a sample has 3
+@over("masked", [False, True])
+@over("held", [200, 2 * 400, 4 * 400])  # half a head; 2 or 4 heads, where a sample has 3
 def test_blocks_of_rows_give_what_the_whole_matrix_gives(monkeypatch, held, masked):
     X, P = tokens_and_heads((2,), (3,), n=20)
     mask = torch.arange(20).expand(2, 20) < torch.tensor([[20], [13]]) if masked else None
@@ -110,9 +111,9 @@ def test_a_sketch_of_all_channels_changes_nothing_and_of_some_little():
         torch.testing.assert_close(mu_2, exact[1], rtol=rtol, atol=0)
 
 
-@pytest.mark.parametrize("f", [omega, mu])
-@pytest.mark.parametrize(
-    ("X_shape", "P_shape"),
+@over("f", [omega, mu])
+@over(
+    "X_shape, P_shape",
     [
         ((5, 4), (6, 6)),
         ((5, 4), (3, 5)),  # fewer queries than tokens
@@ -126,7 +127,7 @@ def test_attention_that_does_not_fit_the_tokens_is_refused_with_both_shapes(f, X
         f(torch.randn(X_shape), torch.randn(P_shape).softmax(-1))
 
 
-@pytest.mark.parametrize("f", [omega, mu])
+@over("f", [omega, mu])
 def test_rows_that_are_no_probabilities_are_refused(f):
     with pytest.raises(StochasticError, match=rf"^{f.__name__}: the rows of P must .* off by 1 "):
         f(torch.randn(5, 4), 2 * torch.eye(5))

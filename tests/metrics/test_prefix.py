@@ -12,6 +12,7 @@ from depthscope.errors import MaskError, ShapeError
 from depthscope.metrics import chunks
 from depthscope.metrics.prefix import prefix_diversity
 from depthscope.metrics.similarity import t_div
+from loops import over
 
 
 def by_definition(X):
@@ -33,8 +34,8 @@ def in_fractions(X):
     return out
 
 
-@pytest.mark.parametrize("shape", [(2, 3), (9, 4), (2, 3, 6, 5)])
-@pytest.mark.parametrize("offset", [0.0, 1.0])
+@over("shape", [(2, 3), (9, 4), (2, 3, 6, 5)])
+@over("offset", [0.0, 1.0])
 def test_is_its_definition(shape, offset):
     X = torch.randn(shape, dtype=torch.float64) + offset
     truth = [by_definition(x) for x in X.reshape(-1, *shape[-2:]).numpy()]
@@ -44,7 +45,7 @@ def test_is_its_definition(shape, offset):
     torch.testing.assert_close(found[..., -1], t_div(X), rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize("size", [1e-2, 1e-5, 1e-7])
+@over("size", [1e-2, 1e-5, 1e-7])
 def test_near_collapse_keeps_its_digits(size):
     X = torch.rand(5, dtype=torch.float64) + 0.5 + size * torch.randn(40, 5, dtype=torch.float64)
     truth = in_fractions(X)

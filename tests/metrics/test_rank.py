@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from depthscope.metrics.rank import effective_rank, stable_rank
+from loops import over
 
 
 def stable_by_definition(X):
@@ -18,11 +19,11 @@ def effective_by_definition(X):
 
 
 DEFINITIONS = {stable_rank: stable_by_definition, effective_rank: effective_by_definition}
-each_metric = pytest.mark.parametrize("f", DEFINITIONS, ids=lambda f: f.__name__)
+each_metric = over("f", DEFINITIONS)
 
 
 @each_metric
-@pytest.mark.parametrize("shape", [(2, 1), (9, 4), (4, 9), (2, 3, 6, 5)])
+@over("shape", [(2, 1), (9, 4), (4, 9), (2, 3, 6, 5)])
 def test_is_its_definition(f, shape):
     X = torch.randn(shape, dtype=torch.float64)
     truth = [DEFINITIONS[f](x) for x in X.reshape(-1, *shape[-2:]).numpy()]
@@ -48,7 +49,7 @@ def test_a_mask_leaves_the_tokens_it_keeps_wherever_they_stand(f):
 
 
 @each_metric
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@over("bad", [torch.nan, torch.inf])
 def test_a_sample_that_is_not_finite_is_nan_and_spoils_no_other(f, bad):
     X = torch.randn(3, 6, 4)
     X[1, 2, 3] = bad

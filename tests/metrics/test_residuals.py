@@ -1,7 +1,6 @@
 """The residual in other norms and without the best rank-one part, against numpy's own norms and loops."""
 
 import numpy as np
-import pytest
 import torch
 
 from depthscope.metrics.rank import stable_rank
@@ -12,6 +11,7 @@ from depthscope.metrics.residuals import (
     relative_residual_linf,
 )
 from depthscope.metrics.sizes import relative_residual
+from loops import over
 
 
 def without_mean(X):
@@ -41,11 +41,11 @@ DEFINITIONS = {
     relative_residual_linf: by_norm(np.inf),
     rank_one_residual: rank_one_by_power_iteration,
 }
-each_metric = pytest.mark.parametrize("f", DEFINITIONS, ids=lambda f: f.__name__)
+each_metric = over("f", DEFINITIONS)
 
 
 @each_metric
-@pytest.mark.parametrize("shape", [(2, 1), (7, 5), (5, 9), (2, 3, 6, 4)])
+@over("shape", [(2, 1), (7, 5), (5, 9), (2, 3, 6, 4)])
 def test_is_its_definition(f, shape):
     X = torch.randn(shape, dtype=torch.float64) + 0.5
     truth = [DEFINITIONS[f](x) for x in X.reshape(-1, *shape[-2:]).numpy()]
@@ -82,7 +82,7 @@ def test_tokens_of_one_direction_and_different_lengths_are_rank_one_and_not_equa
 
 
 @each_metric
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@over("dtype", [torch.float16, torch.float32, torch.float64])
 def test_equal_tokens_leave_nothing(f, dtype):
     X = torch.randn(2, 1, 9).to(dtype).expand(2, 7, 9) * 0.1
     assert (f(X) < 1e-14).all()
@@ -97,8 +97,8 @@ def test_the_rank_one_residual_in_frobenius_norm_would_be_the_stable_rank():
     torch.testing.assert_close(left, (1 - 1 / stable_rank(X)).sqrt())
 
 
-@pytest.mark.parametrize("f", [relative_residual_l2, rank_one_residual])
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@over("f", [relative_residual_l2, rank_one_residual])
+@over("bad", [torch.nan, torch.inf])
 def test_a_sample_that_is_not_finite_is_nan_and_spoils_no_other(f, bad):
     X = torch.randn(3, 6, 4)
     X[1, 2, 3] = bad

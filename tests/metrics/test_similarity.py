@@ -9,6 +9,7 @@ import torch
 from depthscope.errors import MaskError, ShapeError
 from depthscope.metrics import chunks
 from depthscope.metrics.similarity import t_cos, t_div, t_sim
+from loops import over
 
 
 def t_sim_by_definition(X):
@@ -41,12 +42,12 @@ def t_div_in_fractions(X):
 
 
 DEFINITIONS = {t_sim: t_sim_by_definition, t_div: t_div_by_definition, t_cos: t_cos_by_definition}
-each_metric = pytest.mark.parametrize("f", DEFINITIONS, ids=lambda f: f.__name__)
+each_metric = over("f", DEFINITIONS)
 
 
 @each_metric
-@pytest.mark.parametrize("shape", [(2, 1), (7, 5), (5, 9), (3, 6, 4), (2, 3, 6, 4)])
-@pytest.mark.parametrize("offset", [0.0, 3.0])
+@over("shape", [(2, 1), (7, 5), (5, 9), (3, 6, 4), (2, 3, 6, 4)])
+@over("offset", [0.0, 3.0])
 def test_is_its_definition(f, shape, offset):
     X = torch.randn(shape, dtype=torch.float64) + offset
     found = f(X)
@@ -61,8 +62,8 @@ def test_t_cos_counts_a_zero_token_as_orthogonal_to_all_others():
     np.testing.assert_allclose(t_cos(X), t_cos_by_definition(X.numpy()), rtol=1e-12)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("n", [2, 3, 7, 100])
+@over("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@over("n", [2, 3, 7, 100])
 def test_equal_tokens_have_exactly_no_diversity(n, dtype):
     X = torch.randn(2, 1, 33).to(dtype).expand(2, n, 33) * 0.1
     padded = torch.cat([torch.randn(2, 1, 33).to(dtype), X], dim=1)
@@ -73,7 +74,7 @@ def test_equal_tokens_have_exactly_no_diversity(n, dtype):
     assert (t_sim(padded, mask=mask) == 1).all()
 
 
-@pytest.mark.parametrize("size", [1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6])
+@over("size", [1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6])
 def test_t_div_of_float32_tokens_keeps_its_digits_near_collapse(size):
     X = torch.rand(5) + 0.5 + size * torch.randn(9, 5)
     truth = t_div_in_fractions(X)
@@ -91,7 +92,7 @@ def test_one_unit_in_the_last_place_of_float32_is_seen():
 
 
 @each_metric
-@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float32])
+@over("dtype", [torch.bool, torch.int64, torch.float32])
 def test_a_mask_leaves_the_tokens_it_keeps_wherever_they_stand(f, dtype):
     X = torch.randn(2, 7, 4, dtype=torch.float64) + 1
     keep = torch.tensor([[0, 1, 1, 0, 1, 0, 1], [1, 1, 0, 0, 0, 0, 0]]).bool()

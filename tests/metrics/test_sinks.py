@@ -6,6 +6,7 @@ import torch
 
 from depthscope.metrics import pattern
 from depthscope.metrics.sinks import attention_sink
+from loops import over
 
 
 def attention(*shape, causal=True, temperature=1.0):
@@ -23,8 +24,8 @@ def chance_by_definition(n, causal):
     return sum(1 / (t if causal else n) for t in range(2, n + 1)) / (n - 1)
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("shape", [(2, 2), (6, 6), (2, 3, 9, 9)])
+@over("causal", [True, False])
+@over("shape", [(2, 2), (6, 6), (2, 3, 9, 9)])
 def test_is_its_definition(shape, causal):
     P = attention(*shape, causal=causal)
     mass, chance = attention_sink(P)
@@ -45,8 +46,8 @@ def test_uniform_causal_attention_is_chance_and_a_sink_is_one():
     assert float(attention_sink(torch.eye(64))[0]) == 0
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("held", [1 << 22, 30])
+@over("causal", [True, False])
+@over("held", [1 << 22, 30])
 def test_the_first_token_is_the_first_that_is_no_padding(monkeypatch, causal, held):
     monkeypatch.setattr(pattern, "HELD", held)  # 30: blocks of a few rows, of which the sink's is not the first
     P = attention(3, 2, 12, 12, causal=causal)
@@ -67,8 +68,8 @@ def test_keys_of_another_sequence_have_their_own_first_token():
     torch.testing.assert_close(chance, torch.full((2, 3), 1 / 7, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("held", [1 << 22, 30])
-@pytest.mark.parametrize(("n", "M"), [(4, 3), (2, 5), (6, 1)])
+@over("held", [1 << 22, 30])
+@over("n, M", [(4, 3), (2, 5), (6, 1)])
 def test_after_a_memory_all_queries_are_later_than_the_first_key(monkeypatch, held, n, M):
     monkeypatch.setattr(pattern, "HELD", held)
     P = attention(2, 3, n + M, n + M)[..., M:, :]

@@ -6,6 +6,7 @@ import torch
 
 from depthscope.metrics.similarity import t_div, t_sim
 from depthscope.metrics.sizes import composite_norm, hfc_lfc, relative_residual, token_norm
+from loops import over
 
 
 def composite_by_definition(X):
@@ -36,11 +37,11 @@ DEFINITIONS = {
     hfc_lfc: hfc_lfc_by_definition,
     token_norm: token_norm_by_definition,
 }
-each_metric = pytest.mark.parametrize("f", DEFINITIONS, ids=lambda f: f.__name__)
+each_metric = over("f", DEFINITIONS)
 
 
 @each_metric
-@pytest.mark.parametrize("shape", [(2, 1), (7, 5), (5, 9), (2, 3, 6, 4)])
+@over("shape", [(2, 1), (7, 5), (5, 9), (2, 3, 6, 4)])
 def test_is_its_definition(f, shape):
     X = torch.randn(shape, dtype=torch.float64) + 0.5
     truth = [DEFINITIONS[f](x) for x in X.reshape(-1, *shape[-2:]).numpy()]
@@ -66,7 +67,7 @@ def test_composite_norm_breaks_the_triangle_inequality():
     assert composite_norm(A + A.T) > composite_norm(A) + composite_norm(A.T)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@over("dtype", [torch.float16, torch.float32, torch.float64])
 def test_equal_tokens_leave_exactly_no_residual(dtype):
     X = torch.randn(2, 1, 9).to(dtype).expand(2, 7, 9) * 0.1
     assert (relative_residual(X) == 0).all()

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from depthscope.errors import UsageError
 from depthscope.models.adaptive import TiedVocabulary
+from loops import over
 
 V, D, CUTS = 60, 8, (10, 25, 40)
 
@@ -23,7 +24,7 @@ def torchs_own(words: TiedVocabulary, div_value: float) -> nn.AdaptiveLogSoftmax
     return other
 
 
-@pytest.mark.parametrize("div_value", [1, 2])
+@over("div_value", [1, 2])
 def test_is_torchs_adaptive_softmax(div_value: int) -> None:
     words = TiedVocabulary(V, D, cutoffs=CUTS, div_value=div_value).double()
     other = torchs_own(words, div_value)
@@ -51,7 +52,7 @@ def test_every_word_has_a_bias() -> None:
     torch.testing.assert_close(words.log_probabilities(y.unsqueeze(0))[0], torch.stack(expected))
 
 
-@pytest.mark.parametrize("cutoffs", [CUTS, (), (60,), (59,)])
+@over("cutoffs", [CUTS, (), (60,), (59,)])
 def test_probabilities_are_those_of_the_loss(cutoffs: tuple[int, ...]) -> None:
     words = TiedVocabulary(V, D, cutoffs=cutoffs).double()
     Y, targets = torch.randn(2, 40, D).double(), torch.randint(0, V, (2, 40))
@@ -60,7 +61,7 @@ def test_probabilities_are_those_of_the_loss(cutoffs: tuple[int, ...]) -> None:
     torch.testing.assert_close(words.loss(Y, targets), -log_p.gather(-1, targets.unsqueeze(-1)).squeeze(-1))
 
 
-@pytest.mark.parametrize("div_value", [1, 2])
+@over("div_value", [1, 2])
 def test_tokens_are_the_rows_of_the_tables(div_value: int) -> None:
     words = TiedVocabulary(V, D, cutoffs=CUTS, div_value=div_value)
     X = words(torch.arange(V).view(4, 15))
@@ -81,7 +82,7 @@ def test_one_set_of_weights_learns_from_both_ends() -> None:
     assert {name.split(".")[0] for name, _ in words.named_parameters()} == {"tables", "clusters", "biases"}
 
 
-@pytest.mark.parametrize("div_value", [1, 4])
+@over("div_value", [1, 4])
 @torch.no_grad()
 def test_sizes_at_the_start(div_value: int) -> None:
     torch.manual_seed(0)
@@ -92,8 +93,8 @@ def test_sizes_at_the_start(div_value: int) -> None:
     assert float(words._logits(torch.randn(50, 256), 2).var()) == pytest.approx(1, abs=0.15)
 
 
-@pytest.mark.parametrize("div_value", [1, 2])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@over("div_value", [1, 2])
+@over("dtype", [torch.bfloat16, torch.float16])
 @torch.no_grad()
 def test_probabilities_of_narrow_logits_are_wide(dtype: torch.dtype, div_value: int) -> None:
     torch.manual_seed(0)
@@ -105,7 +106,7 @@ def test_probabilities_of_narrow_logits_are_wide(dtype: torch.dtype, div_value: 
     torch.testing.assert_close(loss, -log_p.gather(-1, targets.unsqueeze(-1)).squeeze(-1))
 
 
-@pytest.mark.parametrize("div_value", [1, 2])
+@over("div_value", [1, 2])
 def test_under_autocast(div_value: int) -> None:
     words, ids = TiedVocabulary(V, D, cutoffs=CUTS, div_value=div_value), torch.arange(V).view(4, 15)
     with torch.autocast("cpu", torch.bfloat16):
@@ -123,8 +124,8 @@ def test_small_vocabularies_are_plain() -> None:
     torch.testing.assert_close(words.log_probabilities(Y), (Y @ words.tables[0].T).log_softmax(-1))
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
+@over(
+    "settings, message",
     [
         ({"vocabulary": 0}, "vocabulary must be a whole number, 1 or more"),
         ({"cutoffs": (20, 10)}, "cutoffs must be whole numbers that rise"),
@@ -142,7 +143,7 @@ def test_wrong_settings(settings: dict, message: str) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("cutoffs", [CUTS, ()])
+@over("cutoffs", [CUTS, ()])
 def test_biases_can_start_at_the_frequencies(cutoffs: tuple[int, ...]) -> None:
     """A token of zeros says nothing, so every word has the share of its count."""
     words, counts = TiedVocabulary(V, D, cutoffs=cutoffs).double(), torch.randint(1, 50, (V,))

@@ -10,10 +10,11 @@ import torch
 from depthscope.models import Design, SelfAttention
 from depthscope.models.design import shelves
 from depthscope.registry import TABLES
+from loops import over
 
 shelves()
 FORMULAS = TABLES["attention"]
-each_formula = pytest.mark.parametrize("name", sorted(FORMULAS))
+each_formula = over("name", sorted(FORMULAS))
 quiet_sinkhorn = pytest.mark.filterwarnings("ignore:sinkhorn attention")
 
 
@@ -69,7 +70,7 @@ def layer(name="softmax", causal=False, dtype=torch.float64, **choices):
 
 
 @each_formula
-@pytest.mark.parametrize("n", [1, 2, 7])
+@over("n", [1, 2, 7])
 def test_a_formula_is_its_definition(name, n):
     q, k = randn(n, 5), randn(n, 5)
     torch.testing.assert_close(attention(name, q, k), by_definition(name, q, k), rtol=1e-8, atol=1e-8)
@@ -83,8 +84,8 @@ def test_a_formula_under_a_causal_mask_is_its_definition(name):
 
 
 @each_formula
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("scale", [0.0, 1.0, 30.0])
+@over("causal", [False, True])
+@over("scale", [0.0, 1.0, 30.0])
 def test_rows_are_probabilities_at_any_scale(name, causal, scale):
     q, k = scale * torch.randn(2, 3, 9, 4), torch.randn(2, 3, 9, 4)
     P = attention(name, q, k, causal)
@@ -125,9 +126,9 @@ def test_gaussian_looks_most_at_the_nearest_key():
     assert torch.equal(attention("gaussian", q, k).argmax(-1), torch.cdist(q, k).argmin(-1))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("std", [0.5, 1.0, 2.0])
-@pytest.mark.parametrize("n", [4, 8, 16, 64])
+@over("dtype", [torch.float32, torch.float64])
+@over("std", [0.5, 1.0, 2.0])
+@over("n", [4, 8, 16, 64])
 def test_sinkhorn_is_doubly_stochastic(n, std, dtype):
     q, k = std * torch.randn(40, n, 32, dtype=dtype), torch.randn(40, n, 32, dtype=dtype)  # scores of that std
     P = attention("sinkhorn", q, k)
@@ -154,7 +155,7 @@ def test_a_causal_pattern_is_zero_above_the_diagonal(name):
 
 @each_formula
 @quiet_sinkhorn
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
+@over("dtype", [torch.bfloat16, torch.float32, torch.float64])
 def test_a_later_token_moves_no_earlier_output_by_one_bit(name, dtype):
     attend = layer(name, causal=True, dtype=dtype, output=True, bias=True)
     X = torch.randn(2, 9, 12, dtype=dtype)
@@ -196,8 +197,8 @@ def test_no_other_choice_warns(name):
 
 @each_formula
 @quiet_sinkhorn
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("front", [(), (2,), (2, 3)], ids=str)
+@over("causal", [False, True])
+@over("front", [(), (2,), (2, 3)])
 def test_the_layer_is_the_pattern_times_the_values_head_by_head(name, causal, front):
     """For softmax: scaled_dot_product_attention, which never builds P, gives what P gives."""
     attend, X = layer(name, causal, bias=True, output=True), randn(*front, 6, 12)

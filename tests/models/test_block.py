@@ -2,7 +2,6 @@
 
 import math
 
-import pytest
 import torch
 from torch import nn
 from torch.func import functional_call
@@ -10,6 +9,7 @@ from torch.func import functional_call
 from depthscope.models import Block, Design
 from depthscope.models.design import shelves, streams_of
 from depthscope.registry import TABLES
+from loops import over
 
 shelves()
 ACTIVATIONS = sorted(TABLES["activation"])
@@ -93,10 +93,10 @@ def equation_19(block, X, h, alpha, activation):
 LITERAL = {"post_norm": algorithm_1, "pre_norm": equation_19}
 
 
-@pytest.mark.parametrize("full", [False, True], ids=["as printed", "bias and output"])
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("wiring", WIRINGS)
-@pytest.mark.parametrize("h", [1, 3])
+@over("full", [False, True])
+@over("activation", ACTIVATIONS)
+@over("wiring", WIRINGS)
+@over("h", [1, 3])
 def test_a_block_is_what_the_paper_prints(wiring, activation, full, h):
     block, X = block_of(h=h, alpha=0.7, wiring=wiring, activation=activation, bias=full, output=full)
     truth = LITERAL[wiring](block, X, h, 0.7, activation)
@@ -107,7 +107,7 @@ def test_a_block_is_what_the_paper_prints(wiring, activation, full, h):
     torch.testing.assert_close(block(X), list(truth.values())[-1])
 
 
-@pytest.mark.parametrize("wiring", WIRINGS)
+@over("wiring", WIRINGS)
 def test_leading_axes_are_independent(wiring):
     block, _ = block_of(wiring=wiring)
     X = torch.randn(2, 3, 5, 6, dtype=torch.float64)
@@ -117,7 +117,7 @@ def test_leading_axes_are_independent(wiring):
             torch.testing.assert_close(Y[a, b], block(X[a, b]))
 
 
-@pytest.mark.parametrize("wiring", WIRINGS)
+@over("wiring", WIRINGS)
 def test_alpha_weighs_attention_alone(wiring):
     block, X = block_of(wiring=wiring)
     strong = Block(Design(1, 6, 2, q=7, alpha=3.0, wiring=wiring)).double()
@@ -162,9 +162,9 @@ def torch_layer(block, norm_first, activation):
     return layer
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
-@pytest.mark.parametrize("wiring", WIRINGS)
-@pytest.mark.parametrize("causal", [False, True])
+@over("activation", ["relu", "gelu"])
+@over("wiring", WIRINGS)
+@over("causal", [False, True])
 def test_a_block_agrees_with_torchs_encoder_layer(wiring, activation, causal):
     block, _ = block_of(d=32, h=4, q=48, wiring=wiring, activation=activation, bias=True, output=True, causal=causal)
     block = block.float()
@@ -182,7 +182,7 @@ def _outputs(block, layer, X, mask, causal):
     yield layer(X_2, src_mask=mask, is_causal=causal), X_2
 
 
-@pytest.mark.parametrize("wiring", sorted(TABLES["wiring"]))
+@over("wiring", sorted(TABLES["wiring"]))
 def test_without_a_network_the_block_has_attention_alone(wiring):
     """The same block with a network whose last matrix is zero, but for the norm that sub_ln puts before that matrix."""
     block, X = block_of(wiring=wiring, activation="none", output=True)
@@ -206,10 +206,10 @@ def beginning(wiring, d):
 # every formula in the two wirings of the paper, every wiring with the formula of the paper
 PAIRS = [(wiring, attention) for wiring in WIRINGS for attention in sorted(TABLES["attention"])]
 PAIRS += [(wiring, "softmax") for wiring in sorted(TABLES["wiring"]) if wiring not in WIRINGS]
-each_pair = pytest.mark.parametrize(("wiring", "attention"), PAIRS)
+each_pair = over("wiring, attention", PAIRS)
 
 
-@pytest.mark.parametrize("activation", [name for name in ACTIVATIONS if name != "none"])
+@over("activation", [name for name in ACTIVATIONS if name != "none"])
 @each_pair
 def test_gradients_reach_every_parameter(wiring, attention, activation):
     block, X = block_of(wiring=wiring, attention=attention, activation=activation, bias=True, output=True)

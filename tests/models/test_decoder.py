@@ -9,6 +9,7 @@ from depthscope.errors import ShapeError, UnknownNameError, UsageError
 from depthscope.models.random_inputs import random_inputs
 from depthscope.models.resolve import resolve
 from depthscope.models.sizes import Sizes
+from loops import over
 
 SIZES = {"vocabulary": 30, "tokens": 12, "depth": 2, "d": 16, "h": 2, "q": 32}
 WORDS = torch.randint(0, 30, (3, 12), generator=torch.Generator().manual_seed(2))
@@ -26,7 +27,7 @@ def test_is_its_parts() -> None:
     torch.testing.assert_close(loss, -found[:, :-1].gather(-1, WORDS[:, 1:, None])[..., 0], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("wiring", ["post_norm", "pre_norm", "resi_dual"])
+@over("wiring", ["post_norm", "pre_norm", "resi_dual"])
 @torch.no_grad()
 def test_no_word_moves_an_earlier_one(wiring: str) -> None:
     model, other = ds.models.decoder(**SIZES, wiring=wiring), WORDS.clone()
@@ -61,7 +62,7 @@ def test_wrong_use() -> None:
         ds.models.decoder(**SIZES, wirin="pre_norm")
 
 
-@pytest.mark.parametrize("name", ["transformer_xl", "decoder"])
+@over("name", ["transformer_xl", "decoder"])
 def test_presets(name: str) -> None:
     model, words = resolve(name, Sizes(depth=3, width=32, heads=2, tokens=10, batch=2))
     assert words.shape == (2, 10)

@@ -11,6 +11,7 @@ from depthscope.models.design import Design
 from depthscope.models.position_scores import position_scores, scaled_dot_product_attention
 from depthscope.models.relative_attention import RelativeAttention, sinusoids
 from depthscope.models.segment_memory import Recall
+from loops import over
 
 
 def attention(d: int = 12, h: int = 3, **choices) -> RelativeAttention:
@@ -53,9 +54,9 @@ def by_loops(module: RelativeAttention, X: Tensor, M: Tensor) -> Tensor:
     return joined @ W_O.T
 
 
-@pytest.mark.parametrize("m", [0, 1, 7])
-@pytest.mark.parametrize("n", [1, 2, 6])
-@pytest.mark.parametrize(("dtype", "near"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+@over("m", [0, 1, 7])
+@over("n", [1, 2, 6])
+@over("dtype, near", [(torch.float32, 1e-5), (torch.float64, 1e-10)])
 @torch.no_grad()
 def test_equals_loops(n: int, m: int, dtype: torch.dtype, near: float) -> None:
     module = attention().to(dtype)
@@ -70,7 +71,7 @@ def test_without_recall_positions_are_made_on_the_spot() -> None:
     assert torch.equal(module(X), module(X, Recall(sinusoids(5, 12, X))))
 
 
-@pytest.mark.parametrize("d", [8, 7])
+@over("d", [8, 7])
 def test_sinusoids(d: int) -> None:
     R = sinusoids(3, d, torch.zeros(1, dtype=torch.float64))
     assert R.shape == (4, d)
@@ -79,7 +80,7 @@ def test_sinusoids(d: int) -> None:
         assert float(R[row, (d + 1) // 2]) == pytest.approx(math.cos(distance))
 
 
-@pytest.mark.parametrize(("n", "m"), [(1, 0), (1, 3), (4, 0), (5, 3), (3, 5)])
+@over("n, m", [(1, 0), (1, 3), (4, 0), (5, 3), (3, 5)])
 def test_gradients_are_those_of_differences(n: int, m: int) -> None:
     module = attention(4, 2).double()
     R, M = sinusoids(m + n, 4, torch.zeros(1).double()), torch.randn(2, m, 4).double()

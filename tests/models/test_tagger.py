@@ -7,6 +7,7 @@ import torch.nn.functional as F
 import depthscope as ds
 from depthscope.errors import ShapeError, UnknownNameError, UsageError
 from depthscope.models.random_inputs import random_inputs
+from loops import over
 
 SIZES = {"classes": 4, "depth": 2, "d": 8, "h": 2, "activation": "none"}
 WORDS = torch.randint(0, 5, (3, 6), generator=torch.Generator().manual_seed(1))
@@ -49,8 +50,8 @@ def test_without_positions_equal_words_have_equal_answers() -> None:
     torch.testing.assert_close(scores[:, 0], scores[:, 2])
 
 
-@pytest.mark.parametrize(
-    ("choices", "error", "words"),
+@over(
+    "choices, error, words",
     [
         ({}, UsageError, "words or points; got vocabulary None and channels None"),
         ({"vocabulary": 5, "channels": 2}, UsageError, "Give one of the two"),
@@ -77,8 +78,8 @@ def test_inputs_that_do_not_fit_are_refused() -> None:
         reads(POINTS)
 
 
-@pytest.mark.parametrize("kind", [{"vocabulary": 5}, {"vocabulary": 5, "tokens": 4}, {"channels": 2}])
-@pytest.mark.parametrize("wiring", ["post_norm", "pre_norm"])
+@over("kind", [{"vocabulary": 5}, {"vocabulary": 5, "tokens": 4}, {"channels": 2}])
+@over("wiring", ["post_norm", "pre_norm"])
 def test_a_scan_reads_it_also_without_a_network(kind: dict, wiring: str) -> None:
     model = ds.models.tagger(**SIZES, **kind, wiring=wiring, output=True)
     inputs = random_inputs(model, n=6)

@@ -10,6 +10,7 @@ from depthscope.errors import AttentionNotSeenError, ShapeError, UnknownNameErro
 from depthscope.models import SegmentMemory
 from depthscope.models.design import shelves
 from depthscope.registry import TABLES
+from loops import over
 
 shelves()
 SIZES = {"vocabulary": 50, "memory": 40, "depth": 3, "d": 16, "h": 4, "q": 32}
@@ -35,7 +36,7 @@ def by_segments(built: nn.Module, words: Tensor, ends: list[int]) -> Tensor:
     return torch.cat(parts, 1)
 
 
-@pytest.mark.parametrize("wiring", sorted(TABLES["wiring"]))
+@over("wiring", sorted(TABLES["wiring"]))
 @torch.no_grad()
 def test_segments_with_memory_are_one_long_segment(wiring: str) -> None:
     built = model(wiring=wiring)
@@ -77,8 +78,8 @@ def test_losses_are_of_the_targets() -> None:
     torch.testing.assert_close(loss, -log_p.gather(-1, WORDS[:, 1:].unsqueeze(-1)).squeeze(-1))
 
 
-@pytest.mark.parametrize("wiring", ["post_norm", "pre_norm", "resi_dual", "hyper_connections"])
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@over("wiring", ["post_norm", "pre_norm", "resi_dual", "hyper_connections"])
+@over("dropout", [0.0, 0.3])
 def test_checkpointing_gives_the_same_gradients(wiring: str, dropout: float) -> None:
     gradients, memories = [], []
     for checkpointing in (False, True):
@@ -101,8 +102,8 @@ def test_dropout_is_for_training() -> None:
     assert torch.equal(dropping.eval()(WORDS)[0], plain(WORDS)[0])
 
 
-@pytest.mark.parametrize("name", ["transformer_xl", "decoder"])
-@pytest.mark.parametrize("wiring", ["post_norm", "pre_norm"])
+@over("name", ["transformer_xl", "decoder"])
+@over("wiring", ["post_norm", "pre_norm"])
 def test_dropout_is_in_all_its_places(name: str, wiring: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the embedding, after both branches of every block, and before the softmax."""
     own = {"transformer_xl": {"memory": 5}, "decoder": {"tokens": 30}}[name]
@@ -117,7 +118,7 @@ def test_dropout_is_in_all_its_places(name: str, wiring: str, monkeypatch: pytes
         assert calls == [(0.4, training)] * (2 + 2 * SIZES["depth"])
 
 
-@pytest.mark.parametrize("div_value", [1, 2])
+@over("div_value", [1, 2])
 def test_autocast_with_clusters(div_value: int) -> None:
     built = model(cutoffs=(10, 30), div_value=div_value).float()
     exact, _ = built(WORDS[:, :-1], targets=WORDS[:, 1:])
@@ -149,7 +150,7 @@ def test_checkpointing_keeps_less() -> None:
     assert sizes[1] < sizes[0] / 2
 
 
-@pytest.mark.parametrize(("preset", "millions"), [("wt103_base", 151), ("yu2023", 201)])
+@over("preset, millions", [("wt103_base", 151), ("yu2023", 201)])
 def test_parameter_counts(preset: str, millions: int) -> None:
     with torch.device("meta"):
         built, X = ds.models.transformer_xl(preset), torch.empty(2, 3, 410)
@@ -159,7 +160,7 @@ def test_parameter_counts(preset: str, millions: int) -> None:
     assert built.transformer(X).shape == (2, 3, 410)
 
 
-@pytest.mark.parametrize("wiring", ["post_norm", "pre_norm"])
+@over("wiring", ["post_norm", "pre_norm"])
 def test_a_scan_sees_blocks_and_attention(wiring: str) -> None:
     built = model(wiring=wiring).float().eval()
     scan = ds.scan(built, WORDS)
@@ -194,7 +195,7 @@ def test_a_scan_measures_the_attention_that_is_computed() -> None:
     torch.testing.assert_close(attention.W_O(mixed), attention(built.vocabulary(WORDS)), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("remedy", [ds.remedies.AttnScale(), ds.remedies.CentredAttention(), ds.remedies.QKNorm()])
+@over("remedy", [ds.remedies.AttnScale(), ds.remedies.CentredAttention(), ds.remedies.QKNorm()])
 @torch.no_grad()
 def test_remedies_of_attention_act_and_ask_for_no_memory(remedy: nn.Module) -> None:
     built = model(memory=0).float()
@@ -247,8 +248,8 @@ def test_wrong_memory() -> None:
         built.memory = -1
 
 
-@pytest.mark.parametrize(
-    ("choices", "error", "message"),
+@over(
+    "choices, error, message",
     [
         ({"causal": False}, UsageError, "must be causal"),
         ({"attention": "uniform"}, UsageError, "must be causal with attention"),

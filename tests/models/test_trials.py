@@ -10,11 +10,12 @@ from depthscope.models import trials as module
 from depthscope.models.design import shelves
 from depthscope.models.trials import chain, draw_trials, run_trials
 from depthscope.registry import TABLES
+from loops import over
 
 shelves()
 TRIALS = 3
 READ_BY_ATTENTION = {"post_norm": "X", "pre_norm": "X_hat"}
-each_wiring = pytest.mark.parametrize("wiring", sorted(READ_BY_ATTENTION))
+each_wiring = over("wiring", sorted(READ_BY_ATTENTION))
 
 
 def block_of(**choices):
@@ -47,7 +48,7 @@ def check_against_a_loop(block, X, letter):
 
 
 @each_wiring
-@pytest.mark.parametrize("middle", [(), (2,), (2, 4)], ids=["trials", "arms", "arms and samples"])
+@over("middle", [(), (2,), (2, 4)])
 def test_trials_are_a_loop_over_copies(wiring, middle):
     X = torch.randn(TRIALS, *middle, 5, 12, dtype=torch.float64)
     check_against_a_loop(block_of(wiring=wiring, alpha=0.7), X, READ_BY_ATTENTION[wiring])
@@ -55,8 +56,8 @@ def test_trials_are_a_loop_over_copies(wiring, middle):
 
 @pytest.mark.filterwarnings("ignore:sinkhorn attention")
 @each_wiring
-@pytest.mark.parametrize("attention", sorted(TABLES["attention"]))
-@pytest.mark.parametrize("causal", [False, True])
+@over("attention", sorted(TABLES["attention"]))
+@over("causal", [False, True])
 def test_trials_of_every_formula_are_a_loop_over_copies(wiring, attention, causal):
     block = block_of(wiring=wiring, attention=attention, causal=causal, bias=True, output=True, activation="swiglu")
     check_against_a_loop(block, torch.randn(TRIALS, 5, 12, dtype=torch.float64), READ_BY_ATTENTION[wiring])
@@ -68,7 +69,7 @@ def test_without_a_pattern_no_attention_matrix_is_kept():
     assert list(found) == ["X", "Y_1", "Y_2", "Y_3", "Y_4", "out"]
 
 
-@pytest.mark.parametrize("law", sorted(TABLES["weight law"]))
+@over("law", sorted(TABLES["weight law"]))
 def test_every_trial_has_matrices_of_its_own_and_the_same_norms(law):
     block = block_of(weights=law, bias=True, output=True, activation="swiglu")
     weights = draw_trials(block, TRIALS)
@@ -83,7 +84,7 @@ def test_every_trial_has_matrices_of_its_own_and_the_same_norms(law):
             assert len({tuple(row) for row in value.flatten(1).tolist()}) == TRIALS, name
 
 
-@pytest.mark.parametrize(("law", "variance"), [("unit_gain", 1 / 12), ("paper_literal", 3 / 12), ("xavier", 1 / 12)])
+@over("law, variance", [("unit_gain", 1 / 12), ("paper_literal", 3 / 12), ("xavier", 1 / 12)])
 def test_trials_follow_the_law_of_the_block(law, variance):
     W = draw_trials(block_of(weights=law), 200)["attention.W.weight"]  # 28,800 entries: one standard error is 0.8 %
     assert W.var().item() == pytest.approx(variance, rel=0.04)
@@ -126,9 +127,10 @@ def drawn(monkeypatch):
 
 
 @each_wiring
-@pytest.mark.parametrize("between", [None, lambda Y: Y - 0.5 * Y.mean(-2, keepdim=True)], ids=["plain", "remedy"])
-@pytest.mark.parametrize("middle", [(), (2,)], ids=["trials", "arms"])
+@over("between", [None, lambda Y: Y - 0.5 * Y.mean(-2, keepdim=True)])
+@over("middle", [(), (2,)])
 def test_a_chain_is_a_loop_over_transformers(wiring, between, middle, drawn):
+    drawn.clear()
     X = torch.randn(TRIALS, *middle, 5, 12)
     design = Design(3, 12, 3, q=7, wiring=wiring)
     found = list(chain(design, X, pattern=True, between=between))

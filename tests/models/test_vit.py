@@ -10,9 +10,10 @@ from depthscope.errors import ShapeError, UnknownNameError, UsageError, Vanished
 from depthscope.models import ViT, vit
 from depthscope.models.design import shelves, streams_of
 from depthscope.registry import TABLES
+from loops import over
 
 shelves()
-each_pooling = pytest.mark.parametrize("pooling", ["cls", "mean", "attention"])
+each_pooling = over("pooling", ["cls", "mean", "attention"])
 SMALL = {"depth": 2, "d": 8, "h": 2, "side": 12, "patch": 4, "classes": 5}
 
 
@@ -21,7 +22,7 @@ def images(count=2, channels=3, side=12):
 
 
 @each_pooling
-@pytest.mark.parametrize("channels", [1, 3])
+@over("channels", [1, 3])
 def test_images_become_tokens_and_scores(pooling, channels):
     model = vit(**SMALL, channels=channels, pooling=pooling)
     assert isinstance(model, ViT)
@@ -63,7 +64,7 @@ def test_attention_pooling_weighs_tokens_by_probabilities():
 
 
 @each_pooling
-@pytest.mark.parametrize("causal", [False, True])
+@over("causal", [False, True])
 def test_scores_depend_on_the_image(pooling, causal):
     """A cls token in front of a causal model sees itself alone: such a model must be refused or read the image."""
     try:
@@ -113,8 +114,8 @@ def test_mean_pooling_gives_every_token_the_same_weight():
     torch.testing.assert_close(model.pool(X), sum(X[:, i] for i in range(9)) / 9)
 
 
-@pytest.mark.parametrize("n", [3, 17, 256, 4096])
-@pytest.mark.parametrize("dtype", [*WIDE, *HALF], ids=str)
+@over("n", [3, 17, 256, 4096])
+@over("dtype", [*WIDE, *HALF])
 def test_what_rounding_leaves_of_a_mean_is_refused(dtype, n):
     pool = vit(**SMALL, pooling="mean").pool
     for share in (0.0, 0.3, 0.5, 0.9, 0.99, 0.9999)[: None if dtype in WIDE else 2]:
@@ -122,8 +123,8 @@ def test_what_rounding_leaves_of_a_mean_is_refused(dtype, n):
             pool(centred(n, dtype, share))
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 17, 256, 4096])
-@pytest.mark.parametrize("dtype", [*WIDE, *HALF], ids=str)
+@over("n", [1, 2, 3, 17, 256, 4096])
+@over("dtype", [*WIDE, *HALF])
 def test_unrelated_and_equal_tokens_are_pooled(dtype, n):
     """Means of unrelated tokens are the smallest that come of themselves: 1 / sqrt(n) of the tokens."""
     pool, X = vit(**SMALL, pooling="mean").pool, torch.randn(2, n, 64, dtype=torch.float64)
@@ -142,8 +143,8 @@ def test_no_tokens_and_no_images_are_none_of_its_business():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("blocks", [EVERY, LAST], ids=["every block", "last block"])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@over("blocks", [EVERY, LAST])
+@over("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_complete_de_escalation_before_mean_pooling_is_refused(dtype, blocks):
     model, x = vit(**DEEP).to(dtype), images(2, side=16).to(dtype)
     plain = model(x)
@@ -155,7 +156,7 @@ def test_complete_de_escalation_before_mean_pooling_is_refused(dtype, blocks):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("pooling", ["cls", "attention"])
+@over("pooling", ["cls", "attention"])
 def test_complete_de_escalation_before_another_pooling_is_fine(pooling):
     model = vit(**DEEP | {"pooling": pooling})
     with removed(model):
@@ -163,9 +164,9 @@ def test_complete_de_escalation_before_another_pooling_is_fine(pooling):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("wiring", ["post_norm", "pre_norm"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("side", [8, 16, 32], ids="side {}".format)
+@over("wiring", ["post_norm", "pre_norm"])
+@over("dtype", [torch.float32, torch.bfloat16])
+@over("side", [8, 16, 32])
 def test_a_mean_that_is_left_is_pooled(side, dtype, wiring):
     model, x = vit(**DEEP | {"side": side, "wiring": wiring}).to(dtype), images(2, side=side).to(dtype)
     assert model(x).isfinite().all()
@@ -242,15 +243,15 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("case", WRONG)
+@over("case", WRONG)
 def test_a_wrong_size_is_refused_with_its_value(case):
     choices, reason = WRONG[case]
     with pytest.raises(UsageError, match=f"^vit: {reason}"):
         vit(**SMALL | choices)
 
 
-@pytest.mark.parametrize(
-    ("choices", "reason"),
+@over(
+    "choices, reason",
     [
         ({"preset": "yu203"}, r"no preset is called 'yu203'\. Did you mean yu2023"),
         ({"preset": "base"}, r"no preset is called 'base'\. Known: yu2023"),
@@ -269,7 +270,7 @@ def test_a_wrong_design_is_refused_as_elsewhere():
         vit(**SMALL | {"h": 3})
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 8, 8), (2, 1, 12, 12), (3, 12, 12), (2, 3, 12, 16), (12, 12)], ids=str)
+@over("shape", [(2, 3, 8, 8), (2, 1, 12, 12), (3, 12, 12), (2, 3, 12, 16), (12, 12)])
 def test_images_of_another_shape_are_refused(shape):
     got = ", ".join(map(str, shape))
     with pytest.raises(ShapeError, match=rf"^vit: images must be \(B, 3, 12, 12\); got \({got}\)\. Resize"):
@@ -280,7 +281,7 @@ def test_images_of_another_shape_are_refused(shape):
 
 
 @each_pooling
-@pytest.mark.parametrize("wiring", sorted(TABLES["wiring"]))
+@over("wiring", sorted(TABLES["wiring"]))
 def test_a_scan_reads_a_vit(pooling, wiring):
     model, x = vit(**SMALL, pooling=pooling, wiring=wiring), images(4)
     scan = ds.scan(model, x)

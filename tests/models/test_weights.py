@@ -6,13 +6,14 @@ import torch
 from depthscope.models import Block, Design
 from depthscope.models.design import shelves
 from depthscope.registry import TABLES
+from loops import over
 
 shelves()
 LAWS = TABLES["weight law"]
 ROLES = ("W_q", "W_k", "W", "W_O", "W_1", "W_2", "W_gate")
 TRIALS, OUT, IN, H = 200, 20, 30, 4
-each_law = pytest.mark.parametrize("name", sorted(LAWS))
-each_role = pytest.mark.parametrize("role", ROLES)
+each_law = over("name", sorted(LAWS))
+each_role = over("role", ROLES)
 
 # law -> role -> (shape of the law, variance of the weights, variance of the biases), as documented
 DEFAULT = ("uniform", 1 / (3 * IN), 1 / (3 * IN))
@@ -121,7 +122,7 @@ def test_a_block_gives_each_matrix_its_role_and_the_number_of_heads(name, monkey
     }
 
 
-@pytest.mark.parametrize(("name", "gain"), [("unit_gain", 1.0), ("paper_literal", 8.0)])
+@over("name, gain", [("unit_gain", 1.0), ("paper_literal", 8.0)])
 def test_the_gain_of_the_values_is_the_theorys(name, gain):
     """E|X W|^2 = d sigma^2 |X|^2 for each of the d x d laws that the paper may mean."""
     block, X = Block(Design(1, 256, 8, weights=name)), torch.randn(64, 256)

@@ -12,10 +12,11 @@ from depthscope.models import wirings as folder
 from depthscope.models.design import shelves, streams_of
 from depthscope.models.wirings.wiring import Wiring
 from depthscope.registry import TABLES
+from loops import over
 
 shelves()
 WIRINGS = TABLES["wiring"]
-each_wiring = pytest.mark.parametrize("name", sorted(WIRINGS))
+each_wiring = over("name", sorted(WIRINGS))
 
 
 def block_of(name, **choices):

@@ -11,10 +11,11 @@ from depthscope.models import trials as module
 from depthscope.models.design import shelves, streams_of
 from depthscope.models.trials import chain, draw_trials
 from depthscope.registry import TABLES
+from loops import over
 
 shelves()
 WIRINGS = sorted(TABLES["wiring"])
-each_wiring = pytest.mark.parametrize("wiring", WIRINGS)
+each_wiring = over("wiring", WIRINGS)
 
 
 def shaken(model):
@@ -48,7 +49,7 @@ def test_gradients_reach_every_parameter_of_a_model(wiring):
         assert parameter.grad is not None and (parameter.grad != 0).any(), name
 
 
-@pytest.mark.parametrize("wiring", ["rezero", "skip_init", "layer_scale", "hyper_connections"])
+@over("wiring", ["rezero", "skip_init", "layer_scale", "hyper_connections"])
 def test_at_the_start_gradients_reach_what_opens_the_branches(wiring):
     model = classic(3, 16, 2, wiring=wiring)
     (model(torch.randn(2, 5, 16)) * torch.randn(2, 5, 16)).sum().backward()
@@ -91,7 +92,7 @@ def test_a_vit_of_every_wiring_learns(wiring):
 
 
 @each_wiring
-@pytest.mark.parametrize("middle", [(), (2,)], ids=["trials", "arms"])
+@over("middle", [(), (2,)])
 def test_a_chain_of_every_wiring_is_a_loop_over_models(wiring, middle, monkeypatch):
     drawn = []
 
@@ -152,7 +153,7 @@ def test_a_scan_places_the_norms_or_says_that_it_cannot(wiring):
     assert str(scan)
 
 
-@pytest.mark.parametrize("weights", ["unit_gain", "xavier"])
+@over("weights", ["unit_gain", "xavier"])
 def test_at_depth_24_remedies_keep_tokens_apart_where_post_norm_does_not(weights):
     X, t_sim = torch.randn(4, 32, 64), {}
     for wiring in ("post_norm", "depth_scaled", "rezero", "deep_norm", "skip_init", "layer_scale"):
@@ -191,8 +192,8 @@ def encoder(model, **options):
     return theirs
 
 
-@pytest.mark.parametrize(
-    ("wiring", "options"),
+@over(
+    "wiring, options",
     [
         ("pre_norm", {}),
         ("sandwich", {"sandwich_norm": True}),

@@ -12,6 +12,7 @@ from depthscope.models.trials import draw_trials
 from depthscope.models.wirings.admin import admin_profile_
 from depthscope.models.wirings.layer_scale import first_g
 from depthscope.registry import TABLES
+from loops import over
 
 shelves()
 DEPTH, D, ALPHA = 4, 8, 0.7
@@ -104,8 +105,8 @@ BLOCKS = {
 NO_ENDING = {"depth_scaled", "rezero", "deep_norm", "admin", "b2t"}
 
 
-@pytest.mark.parametrize("output", [False, True])
-@pytest.mark.parametrize("wiring", sorted(BLOCKS))
+@over("output", [False, True])
+@over("wiring", sorted(BLOCKS))
 def test_a_model_is_its_formula(wiring, output):
     model, X = model_of(wiring, output=output), randn(2, 5, D)
     x = ln(model.beginning, X) if wiring == "peri_ln" else X
@@ -144,7 +145,7 @@ def test_hyper_connections_are_their_formula_token_by_token():
 # limits
 
 
-@pytest.mark.parametrize("wiring", ["rezero", "skip_init"])
+@over("wiring", ["rezero", "skip_init"])
 def test_a_block_that_starts_at_zero_is_the_identity(wiring):
     X = randn(2, 5, D)
     for block in classic(3, D, 2, wiring=wiring).double():
@@ -170,7 +171,7 @@ def test_layer_scale_with_no_scale_is_the_identity_and_with_one_is_pre_norm():
             torch.testing.assert_close(block(X), other(X) if value else X)
 
 
-@pytest.mark.parametrize(("depth", "g"), [(1, 0.1), (18, 0.1), (19, 1e-5), (24, 1e-5), (25, 1e-6), (100, 1e-6)])
+@over("depth, g", [(1, 0.1), (18, 0.1), (19, 1e-5), (24, 1e-5), (25, 1e-6), (100, 1e-6)])
 def test_layer_scale_starts_smaller_the_deeper(depth, g):
     assert first_g(depth) == g
     block = Block(Design(depth, D, 2, wiring="layer_scale"))
@@ -178,7 +179,7 @@ def test_layer_scale_starts_smaller_the_deeper(depth, g):
     assert block.wiring.g_1.data_ptr() != block.wiring.g_2.data_ptr()
 
 
-@pytest.mark.parametrize(("wiring", "other"), [("hyper_connections", "pre_norm"), ("admin", "post_norm")])
+@over("wiring, other", [("hyper_connections", "pre_norm"), ("admin", "post_norm")])
 def test_some_wirings_start_as_another(wiring, other):
     (model, twin), X = twins(wiring, other), randn(2, 5, D)
     torch.testing.assert_close(model(X), twin(X), rtol=1e-4, atol=1e-4)  # eps of the last norm
@@ -196,7 +197,7 @@ def test_the_main_stream_of_resi_dual_is_post_norm_and_the_other_the_sum_of_all_
     torch.testing.assert_close(streams[1], total)
 
 
-@pytest.mark.parametrize(("depth", "post_norm"), [(1, 0), (3, 0), (4, 1), (7, 1), (12, 3)])
+@over("depth, post_norm", [(1, 0), (3, 0), (4, 1), (7, 1), (12, 3)])
 def test_mix_ln_is_post_norm_for_a_quarter(depth, post_norm):
     kinds = [type(block.wiring.wired).__name__ for block in classic(depth, D, 2, wiring="mix_ln")]
     assert kinds == ["PostNorm"] * post_norm + ["PreNorm"] * (depth - post_norm)
@@ -205,7 +206,7 @@ def test_mix_ln_is_post_norm_for_a_quarter(depth, post_norm):
 GAINS = {"deep_norm": lambda depth: (8 * depth) ** -0.25, "sub_ln": lambda depth: math.log(2 * depth) ** 0.5}
 
 
-@pytest.mark.parametrize("wiring", sorted(TABLES["wiring"]))
+@over("wiring", sorted(TABLES["wiring"]))
 def test_weights_have_the_variance_of_the_paper(wiring):
     torch.manual_seed(1)
     design = Design(20, 64, 4, q=128, wiring=wiring, weights="xavier", output=True)

@@ -9,12 +9,13 @@ import depthscope as ds
 from depthscope.errors import UsageError
 from depthscope.registry import TABLES
 from depthscope.remedies.attention_remedy import AttentionRemedy
+from loops import over
 
 R = ds.remedies
 X = torch.randn(2, 6, 16, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 IDS = torch.randint(1, 99, (3, 7), generator=torch.Generator().manual_seed(2))
 NAMES = sorted(n for n, c in TABLES["remedy"].items() if issubclass(c, AttentionRemedy))
-each = pytest.mark.parametrize("name", NAMES)
+each = over("name", NAMES)
 I = torch.eye(6, dtype=torch.float64)  # noqa: E741
 
 
@@ -44,8 +45,8 @@ FORMULAS = [
 ]
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("remedy", "formula"), FORMULAS, ids=lambda x: repr(x) if isinstance(x, nn.Module) else "")
+@over("causal", [False, True])
+@over("remedy, formula", FORMULAS)
 @torch.no_grad()
 def test_a_remedy_of_the_pattern_is_its_formula(remedy: nn.Module, formula, causal: bool) -> None:
     model = ds.models.classic(1, 16, 4, causal=causal).double()
@@ -70,9 +71,7 @@ LEARNED = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("remedy", "names", "formula"), LEARNED, ids=lambda x: repr(x) if isinstance(x, nn.Module) else ""
-)
+@over("remedy, names, formula", LEARNED)
 @torch.no_grad()
 def test_every_head_has_its_own(remedy: nn.Module, names: list[str], formula) -> None:
     P = torch.rand(2, 4, 6, 6, dtype=torch.float64).softmax(-1)
@@ -183,7 +182,7 @@ def run(model: nn.Module, inputs: Tensor) -> Tensor:
 
 
 @each
-@pytest.mark.parametrize("family", ["torch", "bert", "gpt2", "llama"])
+@over("family", ["torch", "bert", "gpt2", "llama"])
 def test_on_other_peoples_models(name: str, family: str) -> None:
     model, inputs = models()[family]
     before = run(model, inputs)
@@ -197,7 +196,7 @@ def test_on_other_peoples_models(name: str, family: str) -> None:
 
 
 @each
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@over("family", ["gpt2", "llama"])
 def test_no_token_of_a_causal_model_sees_its_future(name: str, family: str) -> None:
     model, ids = models()[family]
     other = ids.clone()

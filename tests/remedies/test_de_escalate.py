@@ -10,6 +10,7 @@ import depthscope as ds
 from depthscope.errors import UnknownNameError, UsageError
 from depthscope.interventions.means import MEANS, Stretch, token_mean
 from depthscope.remedies import DeEscalate
+from loops import over
 
 quick = settings(max_examples=25, deadline=None, derandomize=True)
 
@@ -32,7 +33,7 @@ def matrix(form: str, n: int) -> Tensor:
     return rows / {"prefix": t, "sink": t + 1, "past": (t - 1).clamp(min=1)}[form].unsqueeze(-1)
 
 
-@pytest.mark.parametrize("form", MEANS)
+@over("form", MEANS)
 @quick
 @given(X=states(), tau=st.sampled_from([0.1, 0.5, 1.0]))
 def test_each_form_is_its_matrix(form, X, tau):
@@ -50,7 +51,7 @@ def test_complete_removal_is_a_projection_that_leaves_no_similarity(X):
     assert float(ds.metrics.t_sim(Y).max()) < 1e-12
 
 
-@pytest.mark.parametrize("form", MEANS)
+@over("form", MEANS)
 @quick
 @given(X=states(), tau=st.sampled_from([0.3, 1.0]))
 def test_it_acts_on_tokens_only_and_commutes_with_weights(form, X, tau):
@@ -74,7 +75,7 @@ def test_the_first_token_of_each_causal_form():
     assert torch.equal(first["past"], X[:, 0])
 
 
-@pytest.mark.parametrize("form", MEANS)
+@over("form", MEANS)
 def test_the_mean_of_an_odd_mask_by_loops(form):
     """Padding on the left, on the right and in the middle."""
     X = torch.randn(3, 7, 2, dtype=torch.float64)
@@ -92,7 +93,7 @@ def test_the_default_is_bit_equal_to_the_plain_formula():
         assert torch.equal(DeEscalate(tau)(X), X - tau * X.mean(-2, keepdim=True))
 
 
-@pytest.mark.parametrize("form", ["prefix", "sink", "past"])
+@over("form", ["prefix", "sink", "past"])
 def test_long_low_precision_sequences_keep_their_mean(form):
     """bfloat16 sums would stall at 256: they are taken in float32."""
     X = torch.ones(1, 4096, 2, dtype=torch.bfloat16)
@@ -100,7 +101,7 @@ def test_long_low_precision_sequences_keep_their_mean(form):
     assert float((mean[0, 300:].float() - 1).abs().max()) < 0.01
 
 
-@pytest.mark.parametrize("tau", [0.01, 0.3, 0.5, 0.99])
+@over("tau", [0.01, 0.3, 0.5, 0.99])
 def test_a_learned_tau_starts_where_it_is_told(tau):
     remedy = DeEscalate(tau, learnable=True)
     assert list(remedy.state_dict()) == ["raw_tau"] and remedy.raw_tau.shape == ()
@@ -116,7 +117,7 @@ def test_a_learned_tau_of_one_starts_just_below_and_can_move():
     assert remedy.raw_tau.grad.abs() > 1e-5
 
 
-@pytest.mark.parametrize(("sign", "end"), [(-1.0, 1.0), (1.0, 0.0)])
+@over("sign, end", [(-1.0, 1.0), (1.0, 0.0)])
 def test_a_learned_tau_stays_between_zero_and_one(sign, end):
     """However hard it is pushed."""
     remedy, X = DeEscalate(0.5, learnable=True), torch.ones(1, 5, 4)
@@ -137,8 +138,8 @@ def test_the_causal_form_is_sink_and_a_chosen_causal_form_is_kept():
     assert torch.equal(learned.causal_form().tau, learned.tau), "in its dtype, too"
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
+@over(
+    "call, error, message",
     [
         (lambda: DeEscalate(-0.1), UsageError, r"DeEscalate: tau must lie in \[0, 1\]; got -0.1. 1 removes"),
         (lambda: DeEscalate(torch.nan), UsageError, "got nan"),

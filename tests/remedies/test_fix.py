@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import depthscope as ds
 from depthscope.errors import BlocksNotFoundError, CausalLeakError, HookError, UnknownNameError, UsageError
 from depthscope.remedies.fix import TOKEN_SITES as SITES
+from loops import over
 
 X = torch.randn(3, 7, 16, generator=torch.Generator().manual_seed(2))
 IDS = torch.randint(1, 99, (3, 7), generator=torch.Generator().manual_seed(2))
@@ -34,7 +35,7 @@ def test_de_escalate_is_equation_21() -> None:
     assert not ds.remedies.DeEscalate().state_dict()
 
 
-@pytest.mark.parametrize(("model", "inputs"), [(encoder(), X), (bert(), IDS)])
+@over("model, inputs", [(encoder(), X), (bert(), IDS)])
 def test_a_fixed_model_has_no_common_token_left_and_undo_is_bit_equal(model: nn.Module, inputs: Tensor) -> None:
     def run() -> Tensor:
         with torch.no_grad():
@@ -93,8 +94,8 @@ def earlier_outputs_that_move(model: nn.Module) -> float:
     return float((outs[0][:, :4] - outs[1][:, :4]).abs().max())
 
 
-@pytest.mark.parametrize("build", [gpt2, llama])
-@pytest.mark.parametrize("at", SITES)
+@over("build", [gpt2, llama])
+@over("at", SITES)
 def test_a_causal_model_gets_the_causal_form_and_no_token_sees_its_future(build, at: str) -> None:
     model = build()
     with ds.fix_(model, ds.remedies.DeEscalate(), at=at) as fix:
@@ -140,7 +141,7 @@ def test_where_attention_is_not_seen_the_user_must_say_whether_it_is_causal() ->
         ds.fix_(model, ds.remedies.DeEscalate(), causal="maybe")
 
 
-@pytest.mark.parametrize("at", SITES)
+@over("at", SITES)
 def test_padding_does_not_matter(at: str) -> None:
     model = bert()
     mask = torch.ones(3, 7, dtype=torch.long)
@@ -175,8 +176,8 @@ def test_a_remedy_that_never_acts_is_an_error() -> None:
         model(X)
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
+@over(
+    "call, error, message",
     [
         (lambda: ds.fix_(encoder(), ds.remedies.DeEscalate(), at="block_end"), UnknownNameError, "block_"),
         (lambda: ds.fix_(nn.Linear(2, 2), ds.remedies.DeEscalate()), BlocksNotFoundError, "none was seen in Linear"),

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 import depthscope as ds
 from depthscope.errors import CausalLeakError
+from loops import over
 
 R = ds.remedies
 X = torch.randn(4, 7, 16, generator=torch.Generator().manual_seed(1)) + 0.5
@@ -38,8 +39,8 @@ LEFT = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [1] * 7, [0, 1, 1, 1, 1, 1, 1]])
 # leaks
 
 
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-@pytest.mark.parametrize("build", [gpt2, llama])
+@over("attention", ["eager", "sdpa"])
+@over("build", [gpt2, llama])
 @torch.no_grad()
 def test_left_padding_does_not_hide_that_a_model_is_causal(build, attention: str) -> None:
     model, other = build(attn_implementation=attention), IDS.clone()
@@ -59,7 +60,7 @@ def test_a_mask_of_large_numbers_is_causal_too() -> None:
     assert fix.remedy.form == "sink"
 
 
-@pytest.mark.parametrize("length", [5, 7])
+@over("length", [5, 7])
 @torch.no_grad()
 def test_cross_attention_says_nothing_about_a_decoder(length: int) -> None:
     model, source, other = t5(), torch.randint(1, 99, (3, length)), IDS.clone()
@@ -94,8 +95,8 @@ def test_one_token_cannot_tell() -> None:
 # masks
 
 
-@pytest.mark.parametrize("name", [n for n in dir(R) if getattr(R, n).at == "attn"])
-@pytest.mark.parametrize("build", [gpt2, llama])
+@over("name", [n for n in dir(R) if getattr(R, n).at == "attn"])
+@over("build", [gpt2, llama])
 @torch.no_grad()
 def test_left_padding_does_not_matter_to_remedies_of_attention(build, name: str) -> None:
     model, mask = build(), torch.ones_like(IDS)
@@ -106,7 +107,7 @@ def test_left_padding_does_not_matter_to_remedies_of_attention(build, name: str)
         torch.testing.assert_close(padded[:, 2:], model(IDS[:, 2:]).last_hidden_state, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("training", [False, True])
+@over("training", [False, True])
 @torch.no_grad()
 def test_torchs_encoder_with_padding_as_it_comes(training: bool) -> None:
     """In evaluation its fast path would make a nested tensor of the batch."""
@@ -119,7 +120,7 @@ def test_torchs_encoder_with_padding_as_it_comes(training: bool) -> None:
     assert torch.backends.mha.get_fastpath_enabled()
 
 
-@pytest.mark.parametrize("batch", [4, 7])
+@over("batch", [4, 7])
 @torch.no_grad()
 def test_time_first_with_masks(batch: int) -> None:
     model = encoder(batch_first=False).eval()

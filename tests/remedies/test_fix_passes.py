@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 import depthscope as ds
 from depthscope.errors import BlocksNotFoundError, HookError, UsageError
+from loops import over
 
 R = ds.remedies
 X = torch.randn(4, 7, 16, generator=torch.Generator().manual_seed(1)) + 0.5
@@ -133,10 +134,8 @@ def test_checkpoints_are_right_or_refused() -> None:
 # passes that break off, copies, threads
 
 
-@pytest.mark.parametrize(
-    "remedy", [R.DeEscalate(0.5), R.GainControl(), R.AttnScale(), R.SigmaReparam(0.5, learnable=False)]
-)
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@over("remedy", [R.DeEscalate(0.5), R.GainControl(), R.AttnScale(), R.SigmaReparam(0.5, learnable=False)])
+@over("error", [RuntimeError, KeyboardInterrupt])
 @torch.no_grad()
 def test_a_pass_that_breaks_off_leaves_nothing_behind(remedy: nn.Module, error: type[BaseException]) -> None:
     model = encoder().eval()
@@ -168,7 +167,7 @@ def test_a_pass_that_breaks_off_leaves_nothing_behind(remedy: nn.Module, error: 
     assert all(isinstance(p, nn.Parameter) for m in model.modules() for p in m._parameters.values() if p is not None)
 
 
-@pytest.mark.parametrize("remedy", [R.DeEscalate(0.5, learnable=True), R.GainControl(), R.SigmaReparam()])
+@over("remedy", [R.DeEscalate(0.5, learnable=True), R.GainControl(), R.SigmaReparam()])
 def test_a_copy_of_a_fixed_model_must_be_fixed_anew(remedy: nn.Module) -> None:
     model = encoder()
     fix = ds.fix_(model, remedy)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 import depthscope as ds
 from depthscope.errors import UsageError
 from depthscope.remedies.fix import TOKEN_SITES
+from loops import over
 
 R = ds.remedies
 IDS = torch.randint(1, 99, (2, 12), generator=torch.Generator().manual_seed(4))
@@ -33,7 +34,7 @@ def llama() -> nn.Module:
     return T.LlamaForCausalLM(T.LlamaConfig(**SIZES, num_key_value_heads=2, initializer_range=0.1)).eval()
 
 
-both = pytest.mark.parametrize("build", [gpt2, llama])
+both = over("build", [gpt2, llama])
 
 
 def by_parts(model: nn.Module, ids: Tensor, ends: list[int], mask: Tensor | None = None) -> Tensor:
@@ -48,7 +49,7 @@ def by_parts(model: nn.Module, ids: Tensor, ends: list[int], mask: Tensor | None
 
 
 @both
-@pytest.mark.parametrize("remedy", TOGETHER, ids=repr)
+@over("remedy", TOGETHER)
 @torch.no_grad()
 def test_parts_give_the_logits_of_the_whole(build, remedy: nn.Module) -> None:
     model = build()
@@ -61,7 +62,7 @@ def test_parts_give_the_logits_of_the_whole(build, remedy: nn.Module) -> None:
 
 
 @both
-@pytest.mark.parametrize("at", TOKEN_SITES)
+@over("at", TOKEN_SITES)
 @torch.no_grad()
 def test_at_every_site(build, at: str) -> None:
     model = build()
@@ -90,7 +91,7 @@ def test_left_padding(build) -> None:
 
 
 @both
-@pytest.mark.parametrize("form", ["sink", "prefix", "past"])
+@over("form", ["sink", "prefix", "past"])
 @torch.no_grad()
 def test_generate_with_a_cache_says_the_same_as_without(build, form: str) -> None:
     model = build()

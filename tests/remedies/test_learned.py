@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import depthscope as ds
 from depthscope.errors import ShapeError, UsageError
+from loops import over
 
 R = ds.remedies
 X = torch.randn(3, 7, 16, generator=torch.Generator().manual_seed(1))
@@ -23,7 +24,7 @@ LEARNED = [
     R.QKNorm(learnable=True),
     R.SigmaReparam(),
 ]
-each = pytest.mark.parametrize("remedy", LEARNED, ids=repr)
+each = over("remedy", LEARNED)
 
 
 def encoder() -> nn.TransformerEncoder:

@@ -1,11 +1,11 @@
 """Each op on tokens, written literally."""
 
-import pytest
 import torch
 from ops import SHELF, B, D, N, build, tokens
 from torch import Tensor
 
 from depthscope import fix_, models, remedies
+from loops import over
 
 
 def mean_seen(X: Tensor, form: str, t: int) -> Tensor:
@@ -17,8 +17,8 @@ def mean_seen(X: Tensor, form: str, t: int) -> Tensor:
     return sum(X[: t + 1]) / (t + 1 if form == "prefix" else t + 2)
 
 
-@pytest.mark.parametrize("mean", SHELF["PairNorm"].choices["mean"])
-@pytest.mark.parametrize("form", SHELF["PairNorm"].choices["form"])
+@over("mean", SHELF["PairNorm"].choices["mean"])
+@over("form", SHELF["PairNorm"].choices["form"])
 def test_pair_norm(form, mean):
     X = tokens()[0]
     C = [x - mean_seen(X, mean, t) for t, x in enumerate(X)]
@@ -43,8 +43,8 @@ def layer_norm(x: Tensor, eps: float) -> Tensor:
     return (x - x.mean()) / ((x - x.mean()).square().mean() + eps).sqrt()
 
 
-@pytest.mark.parametrize("over", ["all", "prefix"])
-@pytest.mark.parametrize("form", ["plain", "identity"])
+@over("over", ["all", "prefix"])
+@over("form", ["plain", "identity"])
 def test_contra_norm(form, over):
     X, s, T = tokens()[0], 0.4, 0.7
     for t in range(N):
@@ -56,8 +56,8 @@ def test_contra_norm(form, over):
         torch.testing.assert_close(found, layer_norm(kept - s * away, 1e-6))
 
 
-@pytest.mark.parametrize("mean", SHELF["FeatScale"].choices["mean"])
-@pytest.mark.parametrize(("form", "times"), [("paper", 1), ("repo", 2)])
+@over("mean", SHELF["FeatScale"].choices["mean"])
+@over("form, times", [("paper", 1), ("repo", 2)])
 def test_feat_scale(form, times, mean):
     X, remedy = tokens()[0], build("FeatScale", form=form, mean=mean).double()
     for t in range(N):
@@ -67,7 +67,7 @@ def test_feat_scale(form, times, mean):
         torch.testing.assert_close(remedy(X)[t], scaled)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@over("dtype", [torch.float32, torch.bfloat16])
 def test_feat_scale_starts_as_the_identity_and_learns(dtype):
     remedy, X = remedies.FeatScale(D), tokens(dtype=dtype)
     assert torch.equal(remedy(X), X)
@@ -93,8 +93,8 @@ def test_gain_control_keeps_the_mean_of_the_residual():
         torch.testing.assert_close(found, expected if wiring == "post_norm" else model.ending(expected))
 
 
-@pytest.mark.parametrize("n", [3, 6])
-@pytest.mark.parametrize("alpha", [-0.2, -0.8])
+@over("n", [3, 6])
+@over("alpha", [-0.2, -0.8])
 def test_soft_decay(alpha, n):
     X = 3 * tokens(n)[0]
     energy, V = torch.linalg.eigh(X.T @ X)  # another way to the singular values

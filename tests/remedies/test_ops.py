@@ -14,6 +14,7 @@ from depthscope import remedies
 from depthscope.errors import CausalLeakError, MaskError, ShapeError, UnknownNameError, UsageError
 from depthscope.remedies.fix import TOKEN_SITES
 from depthscope.remedies.remedy import Remedy
+from loops import over
 
 GARBAGE = [0.0, 1e4, -3.0, torch.nan, torch.inf]
 
@@ -26,14 +27,8 @@ def variants(name: str) -> list[dict]:
     return [dict(zip(choices, names, strict=True)) for names in itertools.product(*choices.values())]
 
 
-def label(value) -> str:
-    return "-".join(map(str, value.values())) or "only" if isinstance(value, dict) else str(value)
-
-
-each_remedy = pytest.mark.parametrize("name", sorted(SHELF))
-each_variant = pytest.mark.parametrize(
-    ("name", "variant"), [(name, v) for name in sorted(SHELF) for v in variants(name)], ids=label
-)
+each_remedy = over("name", sorted(SHELF))
+each_variant = over("name, variant", [(name, v) for name in sorted(SHELF) for v in variants(name)])
 
 
 def padded(X: Tensor, left: int, right: int, garbage: float) -> tuple[Tensor, Tensor]:
@@ -60,7 +55,7 @@ def test_the_facts_are_declared(name):
 
 
 @each_variant
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+@over("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_shape_and_dtype_are_kept(name, variant, dtype):
     remedy, X = build(name, **variant), tokens(dtype=dtype)
     mask = torch.ones(B, N, dtype=torch.bool)
@@ -85,8 +80,8 @@ def test_one_sequence_and_more_axes(name, variant):
 
 
 @each_variant
-@pytest.mark.parametrize("with_mask", ["no mask", "mask"])
-@pytest.mark.parametrize("n", [3, 6])
+@over("with_mask", ["no mask", "mask"])
+@over("n", [3, 6])
 def test_gradients_are_right(name, variant, with_mask, n):
     remedy, X = build(name, **variant).double(), tokens(n).requires_grad_()
     mask = None
@@ -104,7 +99,7 @@ def test_gradients_are_right(name, variant, with_mask, n):
 
 
 @each_variant
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@over("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_switched_off_it_is_the_identity(name, variant, dtype):
     fixed = {"learnable": False} if "learnable" in arguments(name) else {}
     remedy, X = build(name, **SHELF[name].off | variant | fixed), tokens(dtype=dtype)
@@ -115,7 +110,7 @@ def test_switched_off_it_is_the_identity(name, variant, dtype):
 
 
 @each_variant
-@pytest.mark.parametrize(("left", "right"), [(0, 2), (2, 0), (1, 3)])
+@over("left, right", [(0, 2), (2, 0), (1, 3)])
 def test_padding_does_not_matter(name, variant, left, right):
     remedy, X = build(name, **variant), tokens()
     found = []
@@ -194,14 +189,14 @@ MASKS = {"none": None, "left": torch.tensor([[0, 0, 1, 1, 1, 1], [1] * 6]).bool(
 
 
 @each_variant
-@pytest.mark.parametrize("mask", MASKS)
+@over("mask", MASKS)
 def test_causal_safety_is_as_claimed(name, variant, mask):
     remedy = build(name, **variant)
     assert earlier_outputs_moved(remedy, MASKS[mask]) != remedy.causal_safe
 
 
 @each_variant
-@pytest.mark.parametrize("mask", MASKS)
+@over("mask", MASKS)
 def test_the_causal_form_keeps_the_strength_and_the_future_hidden(name, variant, mask):
     remedy = build(name, **variant)
     if not remedy.causal_safe and SHELF[name].causal is None:
@@ -231,8 +226,8 @@ def test_wrong_use_is_answered(name):
             build(name, **{argument: names[-1] + "x"})
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
+@over(
+    "call, message",
     [
         (lambda: remedies.PairNorm(strength=2.0), r"PairNorm: strength must lie in \[0, 1\]; got 2.0"),
         (lambda: remedies.GainControl(torch.nan), r"GainControl: tau must lie in \[0, 1\]; got nan"),

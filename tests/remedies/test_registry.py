@@ -13,11 +13,12 @@ import depthscope as ds
 from depthscope.models.design import shelves
 from depthscope.registry import TABLES
 from depthscope.remedies.remedy import Remedy
+from loops import over
 
 shelves()
 REMEDIES, WIRINGS = TABLES["remedy"], TABLES["wiring"]
-each_remedy = pytest.mark.parametrize("name", sorted(REMEDIES))
-each_wiring = pytest.mark.parametrize("name", sorted(w for w in WIRINGS if WIRINGS[w].plain))
+each_remedy = over("name", sorted(REMEDIES))
+each_wiring = over("name", sorted(w for w in WIRINGS if WIRINGS[w].plain))
 D = 32
 X = torch.randn(3, 7, D, generator=torch.Generator().manual_seed(1)) + 0.3
 IDS = torch.randint(1, 99, (3, 7), generator=torch.Generator().manual_seed(2))
@@ -60,7 +61,7 @@ def test_the_facts_are_declared(name: str) -> None:
 
 
 @each_remedy
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@over("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @torch.no_grad()
 def test_shape_and_dtype_are_kept(name: str, dtype: torch.dtype) -> None:
     model = encoder().to(dtype)
@@ -227,8 +228,8 @@ def test_hyper_connections_start_as_the_paper_says() -> None:
         assert torch.equal(c.B, torch.ones(4)) and not c.W_a.any() and not c.w_b.any()
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
+@over(
+    "call, message",
     [
         (lambda: ds.remedies.ContraNorm(float("nan")), "ContraNorm: scale must lie"),
         (lambda: ds.remedies.PairNorm(float("nan")), "PairNorm: scale must lie"),

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 import depthscope as ds
 from depthscope.errors import UsageError
 from depthscope.models import SegmentMemory
+from loops import over
 
 R = ds.remedies
 SIZES = {"vocabulary": 50, "depth": 3, "d": 16, "h": 4, "q": 32}
@@ -40,9 +41,9 @@ def by_segments(built: nn.Module, words: Tensor, ends: list[int]) -> Tensor:
     return torch.cat(parts, 1)
 
 
-@pytest.mark.parametrize("wiring", ["post_norm", "pre_norm", "sub_ln", "resi_dual"])
-@pytest.mark.parametrize("at", ["block_out", "ffn_in", "attn_in", "sa_out"])
-@pytest.mark.parametrize("remedy", SAFE, ids=repr)
+@over("wiring", ["post_norm", "pre_norm", "sub_ln", "resi_dual"])
+@over("at", ["block_out", "ffn_in", "attn_in", "sa_out"])
+@over("remedy", SAFE)
 @torch.no_grad()
 def test_segments_are_one_long_segment(wiring: str, at: str, remedy: nn.Module) -> None:
     built = model(wiring=wiring)
@@ -53,9 +54,9 @@ def test_segments_are_one_long_segment(wiring: str, at: str, remedy: nn.Module) 
     assert float((whole - plain).abs().max()) > 1e-3
 
 
-@pytest.mark.parametrize("at", ["block_out", "ffn_in"])
-@pytest.mark.parametrize("memory", [4, 40])
-@pytest.mark.parametrize("remedy", SAFE, ids=repr)
+@over("at", ["block_out", "ffn_in"])
+@over("memory", [4, 40])
+@over("remedy", SAFE)
 @torch.no_grad()
 def test_no_word_moves_an_earlier_one(at: str, memory: int, remedy: nn.Module) -> None:
     built, other = model(memory), WORDS.clone()
@@ -76,7 +77,7 @@ def test_the_full_form_leaks_and_is_of_the_segment_alone() -> None:
     assert float(difference[:15].max()) == 0 and float(difference[15:17].min()) > 0
 
 
-@pytest.mark.parametrize(("form", "extra"), [("sink", 1), ("prefix", 0)])
+@over("form, extra", [("sink", 1), ("prefix", 0)])
 @torch.no_grad()
 def test_the_mean_is_over_the_window(form: str, extra: int) -> None:
     """One block, remedied where tokens enter: the means are sums over embedded words, the last 4 of the past ones."""
@@ -123,7 +124,7 @@ def test_a_model_that_is_built_and_fixed_anew_goes_on_from_a_checkpoint() -> Non
     assert torch.equal(found, expected)
 
 
-@pytest.mark.parametrize("memory", [0, 7])
+@over("memory", [0, 7])
 def test_block_out_and_checkpointing_give_the_gradients_of_none(memory: int) -> None:
     gradients = []
     for checkpointing in (False, True):
@@ -174,8 +175,8 @@ class HandsOnRows(Passes):
         return self.inner(tokens, memory and memory.rows(slice(0, 2)))
 
 
-@pytest.mark.parametrize("wrapper", [Passes, Named, Remembers, HandsOnRows])
-@pytest.mark.parametrize("remedy", [SAFE[0], SAFE[4]], ids=repr)
+@over("wrapper", [Passes, Named, Remembers, HandsOnRows])
+@over("remedy", [SAFE[0], SAFE[4]])
 @torch.no_grad()
 def test_a_wrapper_changes_nothing(wrapper: type[Passes], remedy: nn.Module) -> None:
     built = model(6)

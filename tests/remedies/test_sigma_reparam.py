@@ -8,6 +8,7 @@ from torch import Tensor, nn
 import depthscope as ds
 from depthscope.errors import UsageError
 from depthscope.remedies.weight_remedy import matrices
+from loops import over
 
 R = ds.remedies
 X = torch.randn(3, 7, 16, generator=torch.Generator().manual_seed(1))
@@ -26,7 +27,7 @@ def scaled_by_hand(model: nn.Module, gain: float, power: float = 1.0) -> None:
                 W *= (gain / torch.linalg.svdvals(W)[0]) ** power
 
 
-@pytest.mark.parametrize("power", [1.0, 0.3])
+@over("power", [1.0, 0.3])
 @torch.no_grad()
 def test_a_gain_is_the_spectral_norm_of_every_matrix(power: float) -> None:
     model = encoder()
@@ -48,7 +49,7 @@ def models() -> dict[str, tuple[nn.Module, Tensor]]:
     }
 
 
-@pytest.mark.parametrize("family", ["torch", "bert", "gpt2", "t5"])
+@over("family", ["torch", "bert", "gpt2", "t5"])
 @torch.no_grad()
 def test_on_other_peoples_models(family: str) -> None:
     model, inputs = models()[family]

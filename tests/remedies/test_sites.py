@@ -9,6 +9,7 @@ from torch import Tensor, nn
 import depthscope as ds
 from depthscope.errors import HookError, UnknownNameError
 from depthscope.remedies.fix import TOKEN_SITES as SITES
+from loops import over
 
 IDS = torch.randint(1, 99, (3, 7), generator=torch.Generator().manual_seed(2))
 TOKENS = torch.randn(3, 7, 32, generator=torch.Generator().manual_seed(2))
@@ -47,8 +48,8 @@ def output(model: nn.Module, inputs: Tensor) -> Tensor:
     return out if isinstance(out, Tensor) else out.last_hidden_state
 
 
-@pytest.mark.parametrize("at", SITES)
-@pytest.mark.parametrize("family", FAMILIES)
+@over("at", SITES)
+@over("family", FAMILIES)
 def test_a_remedy_acts_once_in_every_block_and_is_undone_bit_for_bit(family: str, at: str) -> None:
     model, inputs = FAMILIES[family]()
     before = output(model, inputs)
@@ -60,8 +61,8 @@ def test_a_remedy_acts_once_in_every_block_and_is_undone_bit_for_bit(family: str
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
-@pytest.mark.parametrize("at", SITES)
-@pytest.mark.parametrize("wiring", ["post_norm", "pre_norm"])
+@over("at", SITES)
+@over("wiring", ["post_norm", "pre_norm"])
 @torch.no_grad()
 def test_a_block_with_a_remedy_is_the_block_by_hand(wiring: str, at: str) -> None:
     model = ds.models.classic(2, 32, 4, wiring=wiring, alpha=0.7)
@@ -86,7 +87,7 @@ def test_a_block_with_a_remedy_is_the_block_by_hand(wiring: str, at: str) -> Non
         torch.testing.assert_close(model(TOKENS), model.ending(Y))
 
 
-@pytest.mark.parametrize("at", SITES)
+@over("at", SITES)
 def test_gradients_flow_through_a_remedy(at: str) -> None:
     model = ds.models.classic(2, 32, 4)
     with ds.fix_(model, ds.remedies.DeEscalate(tau=0.5), at=at):
@@ -127,7 +128,7 @@ EVERYWHERE = FAMILIES | {
 }
 
 
-@pytest.mark.parametrize("family", EVERYWHERE)
+@over("family", EVERYWHERE)
 def test_complete_de_escalation_leaves_no_common_part_as_21_says(family: str) -> None:
     model, inputs = EVERYWHERE[family]()
     before = output(model, inputs)
@@ -138,8 +139,8 @@ def test_complete_de_escalation_leaves_no_common_part_as_21_says(family: str) ->
     assert torch.equal(output(model, inputs), before)
 
 
-@pytest.mark.parametrize("at", SITES)
-@pytest.mark.parametrize("family", ["x pre", "x post"])
+@over("at", SITES)
+@over("family", ["x pre", "x post"])
 def test_sites_of_blocks_that_come_in_two_halves(family: str, at: str) -> None:
     model, inputs = EVERYWHERE[family]()
     with ds.fix_(model, ds.remedies.DeEscalate(tau=0.5), at=at) as fix:
@@ -147,7 +148,7 @@ def test_sites_of_blocks_that_come_in_two_halves(family: str, at: str) -> None:
     assert fix.fired == 3
 
 
-@pytest.mark.parametrize("at", ["sa_sum", "ffn_in", "block_out"])
+@over("at", ["sa_sum", "ffn_in", "block_out"])
 def test_time_first_models_lose_the_mean_over_tokens_and_not_over_the_batch(at: str) -> None:
     torch.manual_seed(0)
     batch_first = encoder()

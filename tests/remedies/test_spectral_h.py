@@ -15,6 +15,7 @@ from depthscope.remedies import _spectral as spectral
 from depthscope.training.arms import arm
 from depthscope.training.build import Build
 from depthscope.training.tasks import task
+from loops import over
 
 SpectralH = ds.remedies.SpectralH
 D, HEADS = 16, 4
@@ -23,8 +24,8 @@ IDS = torch.randint(1, 99, (3, 7), generator=torch.Generator().manual_seed(2))
 IMAGES = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(3))
 SIZES = {"hidden_size": D, "num_hidden_layers": 3, "num_attention_heads": HEADS, "intermediate_size": 32}
 RANGES = {"sharpen": (-1.0, 0.0), "sharpen_square": (-9.0, 0.0), "smooth": (0.0, 9.0), "free": (-9.0, 9.0)}
-each_form = pytest.mark.parametrize("form", ["symmetric", "direct"])
-each_mode = pytest.mark.parametrize("mode", sorted(RANGES))
+each_form = over("form", ["symmetric", "direct"])
+each_mode = over("mode", sorted(RANGES))
 
 
 def classic(depth: int = 3, **choices) -> nn.Module:
@@ -102,7 +103,7 @@ def test_a_given_H_is_reproduced(form: str) -> None:
 
 @each_form
 @each_mode
-@pytest.mark.parametrize("family", sorted(MODELS))
+@over("family", sorted(MODELS))
 @torch.no_grad()
 def test_the_eigenvalues_are_those_asked_for(family: str, mode: str, form: str) -> None:
     model, inputs = MODELS[family]()
@@ -193,10 +194,7 @@ OPTIMIZERS = {
 
 
 @each_form
-@pytest.mark.parametrize(
-    ("optimizer", "mode"),
-    [("sgd", "sharpen"), ("adamw", "sharpen"), ("adamw", "smooth"), ("rmsprop", "sharpen_square")],
-)
+@over("optimizer, mode", [("sgd", "sharpen"), ("adamw", "sharpen"), ("adamw", "smooth"), ("rmsprop", "sharpen_square")])
 def test_the_constraint_holds_after_200_steps(optimizer: str, mode: str, form: str) -> None:
     model = classic(2)
     fix = ds.fix_(model, SpectralH(mode, form=form))
@@ -329,7 +327,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("message", sorted(REFUSED))
+@over("message", sorted(REFUSED))
 @torch.no_grad()
 def test_a_model_without_a_square_W_V_of_its_own_is_refused(message: str) -> None:
     model = T.AutoModel.from_config(REFUSED[message]).eval()

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 import depthscope as ds
 from depthscope.circuits.weights import read_weights
 from depthscope.errors import HookError, UsageError
+from loops import over
 
 D, HEADS = 16, 4
 X = torch.randn(3, 7, D, generator=torch.Generator().manual_seed(1))
@@ -69,8 +70,8 @@ def test_a_W_O_that_starts_as_the_identity_is_not_taken_for_none() -> None:
         model(X)
 
 
-@pytest.mark.parametrize("remedy", [ds.remedies.SigmaReparam(), ds.remedies.SpectralH()])
-@pytest.mark.parametrize("prepared", [True, False])
+@over("remedy", [ds.remedies.SigmaReparam(), ds.remedies.SpectralH()])
+@over("prepared", [True, False])
 def test_weights_that_are_cut_over_processes_are_refused(remedy: nn.Module, prepared: bool) -> None:
     model = classic()
     with ds.fix_(model, remedy) as fix:

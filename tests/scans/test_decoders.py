@@ -8,6 +8,7 @@ from torch import Tensor, nn
 import depthscope as ds
 from depthscope.metrics import delta
 from depthscope.scans.decoders import decoder_notes
+from loops import over
 
 SIZES = {"n_embd": 32, "n_layer": 3, "n_head": 4, "vocab_size": 99, "bos_token_id": 0, "eos_token_id": 0}
 IDS = torch.randint(1, 99, (3, 12), generator=torch.Generator().manual_seed(3))
@@ -21,7 +22,7 @@ def notes_with(word: str, scan: ds.Scan) -> list[str]:
     return [note for note in scan.notes if note.startswith(word)]
 
 
-@pytest.mark.parametrize("padded", ["no", "left", "right"])
+@over("padded", ["no", "left", "right"])
 def test_sink_mass_of_gpt2_is_that_of_its_own_attention(padded: str) -> None:
     model, n = gpt2(attn_implementation="eager"), IDS.shape[1]
     counts = torch.tensor([[12], [12], [12]] if padded == "no" else [[12], [8], [5]])
@@ -59,7 +60,7 @@ class Sinking(nn.Module):
         return nn.functional.scaled_dot_product_attention(q, k, self.value(X).unsqueeze(1), is_causal=True).squeeze(1)
 
 
-@pytest.mark.parametrize(("strength", "sink"), [(0.0, False), (0.2, False), (1.5, True), (10.0, True)])
+@over("strength, sink", [(0.0, False), (0.2, False), (1.5, True), (10.0, True)])
 def test_a_sink_is_told_from_chance(strength: float, sink: bool) -> None:
     scan = ds.scan(nn.Sequential(Sinking(0.0), Sinking(strength)), torch.randn(2, 40, 8))
     assert float(scan["sink_mass"][0]) == pytest.approx(float(scan["sink_chance"][0]), rel=1e-5)
@@ -76,7 +77,7 @@ def test_full_sinks_put_every_token_on_the_line_of_the_first() -> None:
     assert float(first[0]) < 0.3 and float(first[1]) == pytest.approx(1, abs=1e-6)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "classic"])
+@over("family", ["gpt2", "classic"])
 def test_causal_models_are_told_where_the_theorem_stops(family: str) -> None:
     if family == "gpt2":
         scan = ds.scan(gpt2(), IDS)

@@ -1,18 +1,18 @@
 """Scans of fixed models: a remedy is a step of its own, and the anatomy of the block is as before."""
 
-import pytest
 import torch
 import transformers as T
 from torch import nn
 
 import depthscope as ds
+from loops import over
 
 X = torch.randn(4, 16, 32, generator=torch.Generator().manual_seed(5))
 STREAM = ("sa_sum", "ffn_in", "ffn_sum", "block_out")
 
 
-@pytest.mark.parametrize("at", ["block_in", "attn_in", "sa_out", *STREAM])
-@pytest.mark.parametrize("wiring", ["post_norm", "pre_norm", "sandwich"])
+@over("at", ["block_in", "attn_in", "sa_out", *STREAM])
+@over("wiring", ["post_norm", "pre_norm", "sandwich"])
 def test_the_norms_are_found_as_in_the_plain_model(wiring: str, at: str) -> None:
     model = ds.models.classic(3, 32, 4, wiring=wiring)
     plain = ds.scan(model, X)
@@ -24,7 +24,7 @@ def test_the_norms_are_found_as_in_the_plain_model(wiring: str, at: str) -> None
     assert ("remedy" in steps) == (at in STREAM)
 
 
-@pytest.mark.parametrize("at", STREAM)
+@over("at", STREAM)
 def test_the_steps_multiply_to_the_growth_of_the_block(at: str) -> None:
     """The odds t_sim / t_div are multiplied by every step's xi_1 / xi_2, the remedy's among them."""
     torch.manual_seed(0)

@@ -7,6 +7,7 @@ import transformers as T
 import depthscope as ds
 from depthscope.errors import UnknownNameError, UsageError
 from depthscope.scans.positions import Part, metric_called
+from loops import over
 
 B, N = 3, 12
 IDS = torch.randint(1, 99, (B, N), generator=torch.Generator().manual_seed(3))
@@ -54,8 +55,8 @@ SLICES = {
 }
 
 
-@pytest.mark.parametrize("keep", [None, LEFT, RIGHT], ids=["no padding", "left", "right"])
-@pytest.mark.parametrize("text", SLICES)
+@over("keep", [None, LEFT, RIGHT])
+@over("text", SLICES)
 def test_a_range_is_the_metric_of_its_tokens(gpt2: T.GPT2Model, text: str, keep: torch.Tensor | None) -> None:
     inputs = {"input_ids": IDS} | ({} if keep is None else {"attention_mask": keep.long()})
     names = ["t_sim", "t_div", "t_cos", "effective_rank", "composite_norm", "token_norm"]
@@ -81,8 +82,8 @@ def test_parts_share_out_each_sequence_by_its_own_length(gpt2: T.GPT2Model) -> N
         torch.testing.assert_close(scan[f"t_sim[{k}/3]"], torch.tensor(values, dtype=torch.float64), rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize("n", [2, 7, 64, 65])
-@pytest.mark.parametrize("parts", [1, 2, 4, 5])
+@over("n", [2, 7, 64, 65])
+@over("parts", [1, 2, 4, 5])
 def test_parts_are_disjoint_and_leave_no_token_out(n: int, parts: int) -> None:
     spans = [Part(k, parts).of(n) for k in range(1, parts + 1)]
     assert [i for span in spans for i in span] == list(range(n))
@@ -110,8 +111,8 @@ def test_ranges_are_saved_loaded_and_shown(tmp_path) -> None:
     assert "t_sim[" not in str(ds.scan(model, torch.randn(2, 10, 16)))
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
+@over(
+    "name, message",
     [
         ("t_sim[6:6]", r"t_sim\[6:6\] must hold two tokens or more of every sequence; it holds no token of sequence 0"),
         ("t_sim[4:5]", r"holds one token of sequence 0, which has 10 .* Choose positions inside the shortest"),
@@ -147,7 +148,7 @@ def test_names_that_nobody_has_are_answered() -> None:
         scan["t_sim[0:5]"]
 
 
-@pytest.mark.parametrize("name", ["first_token_similarity[4:16]", "first_token_similarity[2/4]"])
+@over("name", ["first_token_similarity[4:16]", "first_token_similarity[2/4]"])
 def test_the_first_token_is_that_of_the_sequence(name: str) -> None:
     with pytest.raises(UsageError, match="the first token of a sequence, which its positions must hold"):
         metric_called(name)

@@ -9,6 +9,7 @@ from torch import nn
 
 import depthscope as ds
 from depthscope.errors import RecordError
+from loops import over
 
 
 @pytest.fixture
@@ -46,8 +47,8 @@ def test_json_is_strict_and_versioned_also_with_nan(tmp_path) -> None:
     assert again.broken == scan.broken == (2, "ffn")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
+@over(
+    "text, message",
     [
         ("{", "must be JSON written by save"),
         ("[]", "must say format"),

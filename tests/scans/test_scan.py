@@ -18,6 +18,7 @@ from depthscope.errors import (
     UnknownNameError,
     UsageError,
 )
+from loops import over
 
 
 def encoder(depth: int = 3, d: int = 16, **options) -> nn.TransformerEncoder:
@@ -67,7 +68,7 @@ def test_every_metric_of_the_shelf_has_depth_or_depth_plus_one_values() -> None:
 # padding
 
 
-@pytest.mark.parametrize("family", ["bert", "encoder", "gpt2", "xlnet"])
+@over("family", ["bert", "encoder", "gpt2", "xlnet"])
 def test_padding_a_batch_changes_no_metric(family: str) -> None:
     torch.manual_seed(0)
     if family == "bert":
@@ -101,8 +102,8 @@ def test_attention_to_padding_is_said_aloud() -> None:
     assert any("padding" in note for note in ds.scan(encoder(), X, mask=mask).notes)
 
 
-@pytest.mark.parametrize(
-    ("mask", "message"),
+@over(
+    "mask, message",
     [
         (torch.ones(4, 8), r"mask must have one entry for each token.*\(4, 8\)"),
         (torch.zeros(4, 9), "sequence 0 is all padding"),
@@ -117,7 +118,7 @@ def test_a_wrong_mask_is_refused(mask: Tensor, message: str) -> None:
 # as many sequences as tokens
 
 
-@pytest.mark.parametrize("time_first", [False, True])
+@over("time_first", [False, True])
 def test_a_square_batch_does_not_confuse_the_axes(time_first: bool) -> None:
     model = encoder(batch_first=not time_first)
     square = X[:, :4]
@@ -171,7 +172,7 @@ def test_train_mode_measures_the_very_pass_that_the_seed_gives() -> None:
         torch.testing.assert_close(scan["t_sim"][i], ds.metrics.t_sim(state).mean())
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@over("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_other_dtypes(dtype: torch.dtype) -> None:
     plain = ds.scan(encoder(), X)
     torch.manual_seed(0)
@@ -397,8 +398,8 @@ def test_blocks_by_pattern() -> None:
         ds.scan(model, IDS, blocks="encoder.layers.*")
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
+@over(
+    "call, error, message",
     [
         (lambda: ds.scan(encoder(), X, metrics=["t_simm"]), UnknownNameError, "Did you mean t_sim"),
         (lambda: ds.scan(encoder(), X)["t_sin"], UnknownNameError, "Did you mean t_sim"),

@@ -1,13 +1,13 @@
 """scan["token_gradient_norm"]: the norm of dL/dX after every block, as autograd has it, with a remedy in between."""
 
-import pytest
 import torch
 
 import depthscope as ds
+from loops import over
 
 
-@pytest.mark.parametrize("tau", [0.0, 0.6])
-@pytest.mark.parametrize("wiring", ["post_norm", "pre_norm"])
+@over("tau", [0.0, 0.6])
+@over("wiring", ["post_norm", "pre_norm"])
 def test_token_gradients_are_those_of_autograd(wiring: str, tau: float) -> None:
     torch.manual_seed(0)
     model, X = ds.models.classic(4, 32, 4, wiring=wiring), torch.randn(3, 9, 32)

@@ -10,6 +10,7 @@ from kinds import attention
 from depthscope.errors import ShapeError, StochasticError, UsageError
 from depthscope.metrics import hfc_lfc, stable_rank
 from depthscope.theory import asymptotics, layer_spectrum
+from loops import over
 
 F = torch.float64
 
@@ -27,9 +28,9 @@ def norms(X):
     return mean.expand_as(X).norm(dim=(-2, -1)).log(), (X - mean).norm(dim=(-2, -1)).log()
 
 
-@pytest.mark.parametrize("residual", [True, False])
-@pytest.mark.parametrize("heads", [1, 3])
-@pytest.mark.parametrize("changing", ["nothing", "A", "H", "both"])
+@over("residual", [True, False])
+@over("heads", [1, 3])
+@over("changing", ["nothing", "A", "H", "both"])
 def test_it_is_the_layers_one_by_one(residual, heads, changing):
     depth, n, d = 12, 6, 4
     X = torch.randn(n, d, dtype=F)

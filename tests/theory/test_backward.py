@@ -16,6 +16,7 @@ from depthscope.theory.backward.rows import row_means
 from depthscope.theory.backward.states import Gradient, Tokens
 from depthscope.theory.kernels import kernel
 from depthscope.theory.participation import participation
+from loops import over
 
 XAVIER = {"n": 16, "d": 64, "h": 4, "width": 256, "s": 1.0, "v": 1.0, "k": 0.32}
 
@@ -31,14 +32,14 @@ def normals(*shape: int, seed: int = 0) -> torch.Tensor:
 # rows of attention
 
 
-@pytest.mark.parametrize(("n", "w"), [(8, 0.3), (16, 1.0), (64, 1.0)])
+@over("n, w", [(8, 0.3), (16, 1.0), (64, 1.0)])
 def test_rows_of_many_dimensions_participate_like_independent_scores(n: int, w: float) -> None:
     means = row_means(w, 0.0, 1e-5, n, 100_000)
     assert means.Y == pytest.approx(participation(n, w), rel=0.015)
     assert means.B_o == pytest.approx(means.Y_o * (1 - 1 / n))
 
 
-@pytest.mark.parametrize(("w", "d"), [(0.5, 48), (1.5, 48), (1.5, 96)])
+@over("w, d", [(0.5, 48), (1.5, 48), (1.5, 96)])
 def test_means_over_rows_are_those_of_real_attention(w: float, d: int) -> None:
     """Tokens, queries and keys are drawn as a model has them; nothing of the row model is used."""
     n, d_h, draws = 12, 16, 3000
@@ -85,8 +86,8 @@ def test_kappa_of_relu(gap: float) -> None:
     assert found.own == 1.0
 
 
-@pytest.mark.parametrize("activation", ["gelu", "silu", "swiglu"])
-@pytest.mark.parametrize("rho", [-0.1, 0.0, 0.4, 0.95])
+@over("activation", ["gelu", "silu", "swiglu"])
+@over("rho", [-0.1, 0.0, 0.4, 0.95])
 def test_kappa_by_its_series(activation: str, rho: float) -> None:
     kappa, step = kernel_of(activation, 0.8), 1e-4
     found, below, above = kappa(1 - rho), kappa(1 - rho + step), kappa(1 - rho - step)
@@ -146,7 +147,7 @@ def test_the_closed_form_takes_tensors() -> None:
     assert growth_of_diverse_tokens(16, s=1.0, v=0.0, k=0.3) == pytest.approx(1 / math.sqrt(1 - mu))
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
+@over("activation", ["relu", "gelu", "silu"])
 def test_collapsed_tokens_keep_their_gradient(activation: str) -> None:
     found = growth(200, d=1024, tau=0.0, k=0.1, activation=activation)
     assert found.isfinite().all() and bool((found[100:180] - 1 < 0.05).all())
@@ -184,7 +185,7 @@ def test_gains_of_each_block() -> None:
     torch.testing.assert_close(growth(24, activation="relu", spread=3.0), growth(24))
 
 
-@pytest.mark.parametrize(("wiring", "tau", "activation"), [("post_norm", 0.7, "relu"), ("pre_norm", 1.0, "gelu")])
+@over("wiring, tau, activation", [("post_norm", 0.7, "relu"), ("pre_norm", 1.0, "gelu")])
 def test_the_forecast_is_what_autograd_finds(wiring: str, tau: float, activation: str) -> None:
     depth, n, d, logs = 16, 12, 64, []
     torch.manual_seed(0)
@@ -204,7 +205,7 @@ def test_the_forecast_is_what_autograd_finds(wiring: str, tau: float, activation
     assert float(forecast[4:12].log().mean().exp()) == pytest.approx(float(torch.stack(logs).mean().exp()), abs=0.02)
 
 
-@pytest.mark.parametrize(("n", "d", "tau"), [(16, 64, 1.0), (16, 48, 0.6)])
+@over("n, d, tau", [(16, 64, 1.0), (16, 48, 0.6)])
 def test_and_so_for_sharp_scores(n: int, d: int, tau: float) -> None:
     """v = 4, where overlaps of tokens and of gradients (e and R) carry a tenth of the growth; a standard error of .004."""
     depth, logs = 20, []
@@ -229,8 +230,8 @@ def test_and_so_for_sharp_scores(n: int, d: int, tau: float) -> None:
 # wrong use
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
+@over(
+    "call, error, message",
     [
         (lambda: growth(tau=1.0, common=1.0), UsageError, "more than the mean token when tau = 1"),
         (lambda: growth(tau=1.0, rho=1.0), UsageError, "tokens must differ when tau = 1"),

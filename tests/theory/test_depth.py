@@ -8,6 +8,7 @@ import torch
 from depthscope.errors import UsageError
 from depthscope.metrics import t_sim
 from depthscope.theory import block_gain, collapse_depth, critical_tau, limit_factor, odds, similarity_after
+from loops import over
 
 F = torch.float64
 
@@ -17,7 +18,7 @@ def one_block(t, gain):
     return gain * t / (gain * t + 1 - t)
 
 
-@pytest.mark.parametrize("gain", [0.0, 0.5, 1.0, 2.0, 9.0])
+@over("gain", [0.0, 0.5, 1.0, 2.0, 9.0])
 def test_similarity_after_is_the_recursion_block_by_block(gain):
     t, curve = 0.02, []
     for _ in range(31):
@@ -46,7 +47,7 @@ def test_odds_of_a_step_are_multiplied_by_the_ratio_of_growths():
     assert odds(0.0) == 0.0
 
 
-@pytest.mark.parametrize("tau", [0.0, 0.2, 1.0])
+@over("tau", [0.0, 0.2, 1.0])
 def test_block_gain_is_what_a_drawn_block_with_uniform_attention_does(tau):
     n, d, alpha = 8, 1500, 0.7
     X = torch.randn(n, d, dtype=F)
@@ -68,7 +69,7 @@ def test_the_papers_numbers():
     assert critical_tau(alpha=3**-0.5) == pytest.approx(0.134, abs=5e-4)
 
 
-@pytest.mark.parametrize(("t", "gain", "threshold"), [(0.01, 1.3, 0.9), (0.3, 2.0, 0.99), (1e-9, 5.0, 0.5)])
+@over("t, gain, threshold", [(0.01, 1.3, 0.9), (0.3, 2.0, 0.99), (1e-9, 5.0, 0.5)])
 def test_collapse_depth_is_where_the_recursion_passes_the_threshold(t, gain, threshold):
     depth = collapse_depth(t, gain=gain, threshold=threshold)
     blocks = 0
@@ -103,8 +104,8 @@ def test_at_critical_tau_similarity_stands_still_and_beside_it_moves():
     assert collapse_depth(0.1, alpha=1.5, tau=tau + 0.01) == math.inf
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
+@over(
+    "call, message",
     [
         (lambda: odds(-0.1), r"^odds: t_sim must lie in \[0, 1\]; got -0\.1\. It is a share of the energy"),
         (lambda: similarity_after(0.1, gain=-1, depth=3), r"^similarity_after: gain must lie in \[0, inf\); got -1\."),

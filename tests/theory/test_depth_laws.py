@@ -16,6 +16,7 @@ from depthscope.theory.depth_laws import (
 )
 from depthscope.theory.stacks import overlaps_by_depth
 from depthscope.theory.two_numbers import hidden_overlaps
+from loops import over
 
 N = 32
 
@@ -30,9 +31,7 @@ def odds_growth(**numbers) -> float:
     return last / first
 
 
-@pytest.mark.parametrize(
-    ("s_A", "k", "t_sim"), [(1.0, 0.0, None), (1.0, 1 / 18, None), (1.0, 1.0, None), (0.1, 0.4, 0.9999)]
-)
+@over("s_A, k, t_sim", [(1.0, 0.0, None), (1.0, 1 / 18, None), (1.0, 1.0, None), (0.1, 0.4, 0.9999)])
 def test_pre_norm_is_a_power_law(s_A: float, k: float, t_sim: float | None) -> None:
     """Fitted between 5,000 and 10,000 blocks. A strong network needs more than these to come near collapse."""
     e = apart(depth=10_000, s_A=s_A, k=k, wiring="pre_norm", t_sim=t_sim)
@@ -48,15 +47,15 @@ def test_networks_that_are_not_relu_have_a_slope() -> None:
     assert abs(fitted - pre_norm_exponent(0.3, 0.6)) > 0.03
 
 
-@pytest.mark.parametrize("activation", ["gelu", "silu", "tanh", "swiglu"])
-@pytest.mark.parametrize("variance", [0.2, 1.0])
+@over("activation", ["gelu", "silu", "tanh", "swiglu"])
+@over("variance", [0.2, 1.0])
 def test_the_slope_is_the_derivative(activation: str, variance: float) -> None:
     whole, moved = hidden_overlaps(activation, variance, 1e-7)
     assert kernel_slope(activation, hidden_variance=variance) == pytest.approx(moved / whole / 1e-7, rel=1e-4)
     assert kernel_slope("relu") == 1.0
 
 
-@pytest.mark.parametrize(("s_A", "k"), [(1.0, 0.0), (0.3, 0.2), (2.0, 0.5)])
+@over("s_A, k", [(1.0, 0.0), (0.3, 0.2), (2.0, 0.5)])
 def test_pre_norm_near_collapse_is_exact(s_A: float, k: float) -> None:
     e = apart(depth=50, s_A=s_A, k=k, wiring="pre_norm", t_sim=1 - 1e-12)
     found = pre_norm_decay(torch.arange(51), s_A=s_A, k=k)
@@ -110,6 +109,6 @@ def test_decay_from_large_and_from_other_energies() -> None:
     assert pre_norm_decay(7, s_A=0.0, k=0.0) == 1.0
 
 
-@pytest.mark.parametrize(("activation", "variance", "slope"), [("tanh", 100.0, 5.77), ("gelu", 100.0, 1.011)])
+@over("activation, variance, slope", [("tanh", 100.0, 5.77), ("gelu", 100.0, 1.011)])
 def test_slopes_of_steep_activations(activation: str, variance: float, slope: float) -> None:
     assert kernel_slope(activation, hidden_variance=variance) == pytest.approx(slope, rel=2e-3)

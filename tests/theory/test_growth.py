@@ -9,10 +9,11 @@ from kinds import CASES, KINDS, F, assert_mean, attention, delta_by_definition, 
 from depthscope.errors import UsageError
 from depthscope.metrics import mu, omega
 from depthscope.theory import expected_energy, expected_xi, mu_bar, mu_bounds
+from loops import over
 
 
-@pytest.mark.parametrize("law", [normal, flat])
-@pytest.mark.parametrize("case", range(len(CASES)))
+@over("law", [normal, flat])
+@over("case", range(len(CASES)))
 def test_eq_9_is_the_mean_of_drawn_growths_for_any_law(case, law):
     kind, n, d, _, alpha, sigma = CASES[case]
     torch.manual_seed(case)
@@ -23,7 +24,7 @@ def test_eq_9_is_the_mean_of_drawn_growths_for_any_law(case, law):
     assert_mean(xi_2, E_xi_2)
 
 
-@pytest.mark.parametrize("case", range(0, len(CASES), 3))
+@over("case", range(0, len(CASES), 3))
 def test_eq_29_is_the_mean_of_drawn_growths_with_heads(case):
     kind, n, d, h, alpha, sigma = CASES[case]
     torch.manual_seed(case)
@@ -85,7 +86,7 @@ def test_heads_keep_the_bounds_by_root_mean_square_and_not_by_mean():
     assert mu_bounds(3.0, 0.5) == (2.0, 0.5)
 
 
-@pytest.mark.parametrize("law", [normal, flat])
+@over("law", [normal, flat])
 def test_eq_20_is_the_mean_energy_of_a_pre_norm_block(law):
     n, d, h, q, draws, alpha, sigma = 5, 6, 3, 9, 20_000, 0.7, 0.3
     X, P = tokens(n, d), attention("softmax", h, n)
@@ -104,8 +105,8 @@ def test_eq_20_is_the_mean_energy_of_a_pre_norm_block(law):
     assert expected_energy(2.0, 3.0) == 5.0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
+@over(
+    "arguments, message",
     [
         ({"alpha": 0}, r"^expected_xi: alpha must lie in \(0, inf\); got 0\. It weighs"),
         ({"alpha": math.inf}, r"^expected_xi: alpha must lie in \(0, inf\); got inf\."),
@@ -122,8 +123,8 @@ def test_wrong_arguments_are_named_with_their_value(arguments, message):
         expected_xi(1.0, **arguments)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
+@over(
+    "call, message",
     [
         (lambda: expected_xi(-1.0), r"^expected_xi: mu must lie in \[0, inf\]; got -1\. It is a ratio of norms"),
         (lambda: expected_xi((1.0, -1.0)), r"^expected_xi: mu_2 must lie"),

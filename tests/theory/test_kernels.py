@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from depthscope.errors import UnknownNameError, UsageError
 from depthscope.theory.kernels import ACTIVATIONS, gauss_hermite, hermite_coefficients, kernel, series
 from depthscope.theory.participation import participation
+from loops import over
 
 
 def covariance(n: int, seed: int = 0) -> torch.Tensor:
@@ -17,7 +18,7 @@ def covariance(n: int, seed: int = 0) -> torch.Tensor:
     return L @ L.T / n
 
 
-@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
+@over("name", sorted(ACTIVATIONS))
 def test_a_kernel_is_the_expectation(name: str) -> None:
     C, draws = covariance(5), 400_000
     g = torch.Generator().manual_seed(1)
@@ -47,13 +48,13 @@ def test_known_values() -> None:
         kernel("relo", C)
 
 
-@pytest.mark.parametrize("power", range(0, 21, 2))
+@over("power", range(0, 21, 2))
 def test_quadrature_is_exact_for_polynomials(power: int) -> None:
     g, w = gauss_hermite()
     assert float((w * g**power).sum()) == pytest.approx(math.prod(range(1, power, 2)), rel=1e-10)
 
 
-@pytest.mark.parametrize(("n", "variance"), [(2, 1.0), (8, 0.1), (8, 3.0), (64, 1.0), (64, 5.0), (300, 2.0)])
+@over("n, variance", [(2, 1.0), (8, 0.1), (8, 3.0), (64, 1.0), (64, 5.0), (300, 2.0)])
 def test_participation_is_the_expectation(n: int, variance: float) -> None:
     scores = torch.randn(40_000, n, generator=torch.Generator().manual_seed(2), dtype=torch.float64) * variance**0.5
     ratios = scores.softmax(-1).square().sum(-1)

@@ -11,6 +11,7 @@ from depthscope.errors import ShapeError, UsageError
 from depthscope.experiments.spectra import LAWS, cyclic_attention, random_H
 from depthscope.metrics import hfc_lfc, stable_rank
 from depthscope.theory import layer_spectrum
+from loops import over
 
 F = torch.float64
 CYCLE = torch.eye(3, dtype=F).roll(1, -1)
@@ -43,9 +44,9 @@ def dense_growths(A, H, residual):
     return [float(torch.linalg.eigvals(M).abs().max().log()) for M in parts]
 
 
-@pytest.mark.parametrize("residual", [True, False])
-@pytest.mark.parametrize("kind", ["softmax", "sharp", "causal", "symmetric", "cyclic"])
-@pytest.mark.parametrize("law", LAWS)
+@over("residual", [True, False])
+@over("kind", ["softmax", "sharp", "causal", "symmetric", "cyclic"])
+@over("law", LAWS)
 def test_growths_are_spectral_radii_of_the_dense_layer(kind, law, residual):
     A, (H, h) = random_A(kind, 3, 5), random_H(law, 3, 4)
     found = layer_spectrum(h, torch.linalg.eigvals(A), residual=residual)

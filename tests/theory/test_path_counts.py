@@ -9,9 +9,10 @@ import torch
 import depthscope as ds
 from depthscope.errors import UsageError
 from depthscope.theory.path_counts import MODELS, path_counts
+from loops import over
 
 
-@pytest.mark.parametrize("name", MODELS)
+@over("name", MODELS)
 def test_counts_are_binomial_in_exact_integers(name: str) -> None:
     L, H = MODELS[name]
     found = path_counts(L, H)

@@ -11,6 +11,7 @@ from torch import Tensor
 from depthscope.errors import ShapeError, UsageError
 from depthscope.theory.path_samples import draw_paths, sampled_paths
 from depthscope.theory.paths import along_path, attend, by_length, every_path, path_matrices
+from loops import over
 
 SIZES = [(2, 12), (4, 6), (8, 4), (64, 2), (3, 3), (1, 5)]  # heads and blocks; the first four have 4096 paths
 Network = tuple[Tensor, list[Tensor], list[Tensor], list[Tensor]]
@@ -45,7 +46,7 @@ def test_attend_is_the_sum_over_heads() -> None:
     assert off(attend(P[0], W_V[0], W_O[0], X), output_of(X, P, W_V, W_O, skips=False)) < 1e-14
 
 
-@pytest.mark.parametrize("heads, blocks", SIZES)
+@over("heads, blocks", SIZES)
 def test_all_paths_are_the_network_without_skips(heads: int, blocks: int) -> None:
     X, *weights = network(heads, blocks)
     paths = list(every_path([heads] * blocks, skips=False))
@@ -57,7 +58,7 @@ def test_all_paths_are_the_network_without_skips(heads: int, blocks: int) -> Non
     assert not lengths[:-1].any() and off(lengths[-1], true) < 1e-10
 
 
-@pytest.mark.parametrize(
+@over(
     "heads, blocks", [(1, 12), (3, 6), (7, 4), (63, 2), (8, 4), (64, 2), (2, 5)]
 )  # (1 + H)^L = 4096 four times, H^L = 4096 twice, and a small one
 def test_all_paths_are_the_network_with_skips_and_the_program_equals_the_list_at_every_length(
@@ -78,7 +79,7 @@ def test_all_paths_are_the_network_with_skips_and_the_program_equals_the_list_at
     assert max(off(a, b) for a, b in zip(exact, listed, strict=True)) < 1e-10
 
 
-@pytest.mark.parametrize("heads, blocks", SIZES)
+@over("heads, blocks", SIZES)
 def test_all_lengths_are_the_network_with_skips(heads: int, blocks: int) -> None:
     X, *weights = network(heads, blocks)
     assert off(by_length(X, *weights).sum(0), output_of(X, *weights, skips=True)) < 1e-10
@@ -121,7 +122,7 @@ def test_drawn_paths_have_their_length_and_are_uniform() -> None:
     assert chi_square < 29.6  # the 0.1% quantile of 10 degrees of freedom
 
 
-@pytest.mark.parametrize("length", range(5))
+@over("length", range(5))
 def test_the_sampled_mean_is_within_its_error_of_the_exact_one(length: int) -> None:
     X, *weights = network(3, 4)
     found = sampled_paths(X, *weights, length=length, paths=400, generator=torch.Generator().manual_seed(length))

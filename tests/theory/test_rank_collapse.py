@@ -17,6 +17,7 @@ from depthscope.theory.rank_collapse import (
 )
 from depthscope.theory.softmax_perturbation import PRECONDITION, exchange_gamma, score_residual, score_spread
 from depthscope.theory.split_attention import Split, split_attention
+from loops import over
 
 
 def randn(*shape):
@@ -283,8 +284,8 @@ def test_the_printed_bound_with_skips_is_its_formula_and_never_contracts():
     assert printed_skip_bound(1e-9, 3, 0.7, 16, heads=3) >= -9
 
 
-@pytest.mark.parametrize(
-    ("given", "reason"),
+@over(
+    "given, reason",
     [
         ({"residual": -1.0}, r"residual must lie in \[0, inf\); got -1"),
         ({"d_qk": 0}, r"d_qk must lie in \[1, inf\); got 0"),

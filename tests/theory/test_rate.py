@@ -21,6 +21,7 @@ from depthscope.theory import (
     ratio_estimate,
     ratio_lower_bound,
 )
+from loops import over
 
 
 def exact_rate(X, P, **law):
@@ -29,7 +30,7 @@ def exact_rate(X, P, **law):
     return expected_rate(t_sim(X), mu_1, mu_2, eta=expected_eta(X, P, **law), d=X.shape[-1], **law)
 
 
-@pytest.mark.parametrize("case", range(len(CASES)))
+@over("case", range(len(CASES)))
 def test_eq_13_is_the_mean_of_drawn_rates(case):
     kind, n, d, _, alpha, sigma = CASES[case]
     torch.manual_seed(100 + case)
@@ -38,7 +39,7 @@ def test_eq_13_is_the_mean_of_drawn_rates(case):
     assert_mean(r, exact_rate(X, P, alpha=alpha, sigma=sigma))
 
 
-@pytest.mark.parametrize("case", range(len(CASES)))
+@over("case", range(len(CASES)))
 def test_eq_18_is_the_mean_of_drawn_rates_with_heads(case):
     kind, n, d, h, alpha, sigma = CASES[case]
     torch.manual_seed(200 + case)
@@ -204,8 +205,8 @@ def test_preconditions_of_numbers_are_plain():
     ).holds.all()
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
+@over(
+    "call, message",
     [
         (lambda: expected_rate(1.5, 1.0, 0.1), r"^expected_rate: t_sim must lie in \[0, 1\]; got 1\.5\. It is a share"),
         (lambda: expected_rate(0.5, -1.0, 0.1), r"^expected_rate: mu_1 must lie"),

@@ -11,9 +11,10 @@ from scipy import integrate, stats
 from depthscope.errors import ShapeError, StochasticError, UsageError
 from depthscope.metrics import eta, mu
 from depthscope.theory import concentration_gamma, expected_eta, expected_ratio, expected_xi, mu_bar, ratio
+from loops import over
 
 
-@pytest.mark.parametrize(("n", "d"), [(2, 1), (2, 2), (5, 3), (4, 30)])
+@over("n, d", [(2, 1), (2, 2), (5, 3), (4, 30)])
 def test_when_all_rows_of_P_agree_xi_2_is_1_and_the_ratio_is_the_mean_of_xi_1(n, d):
     X = tokens(20, n, d)
     for P in (attention("uniform", 20, n), attention("softmax", 20, n)[:, :1].expand(20, n, n)):
@@ -21,13 +22,13 @@ def test_when_all_rows_of_P_agree_xi_2_is_1_and_the_ratio_is_the_mean_of_xi_1(n,
         torch.testing.assert_close(expected_eta(X, P), torch.zeros(20, dtype=F), atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("d", [1, 3, 8])
+@over("d", [1, 3, 8])
 def test_tokens_on_one_line_keep_their_similarity_when_nothing_is_mixed(d):
     X = torch.randn(20, 4, 1, dtype=F) * torch.randn(20, 1, d, dtype=F)
     torch.testing.assert_close(expected_ratio(X, attention("identity", 20, 4)), torch.ones(20, dtype=F))
 
 
-@pytest.mark.parametrize(("n", "d", "alpha"), [(2, 3, 1.0), (3, 4, 0.4), (4, 9, 3.0)])
+@over("n, d, alpha", [(2, 3, 1.0), (3, 4, 0.4), (4, 9, 3.0)])
 def test_when_xi_1_and_xi_2_are_independent_the_ratio_is_E_xi_1_times_E_of_1_over_xi_2(n, d, alpha):
     # P = I, mean token u orthogonal to centred tokens whose singular values are all 1: |Pi_2 Y|^2 is a scaled
     # non-central chi-square, and 1 over it has a mean by a Poisson mixture of central ones
@@ -43,8 +44,8 @@ def test_when_xi_1_and_xi_2_are_independent_the_ratio_is_E_xi_1_times_E_of_1_ove
     assert float(expected_ratio(X, torch.eye(n, dtype=F), alpha=alpha)) == pytest.approx(truth, rel=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["softmax", "causal", "doubly stochastic"])
-@pytest.mark.parametrize("alpha", [0.5, 2.0])
+@over("kind", ["softmax", "causal", "doubly stochastic"])
+@over("alpha", [0.5, 2.0])
 def test_one_weight_integrated_numerically(kind, alpha):
     X, P = tokens(3, 1), attention(kind, 3)
     x, m = X.numpy()[:, 0], (P @ X).numpy()[:, 0]
@@ -59,7 +60,7 @@ def test_one_weight_integrated_numerically(kind, alpha):
     assert float(expected_ratio(X, P, alpha=alpha)) == pytest.approx(truth, rel=1e-9)
 
 
-@pytest.mark.parametrize("d", [3, 8])
+@over("d", [3, 8])
 def test_tokens_on_one_line_integrated_numerically(d):
     # X = c u^T, |u| = 1: only g = u^T W matters, by its part along u and by |rest|^2, a chi-square
     c, P = torch.randn(4, dtype=F) + 0.5, attention("softmax", 4)
@@ -97,7 +98,7 @@ def test_two_heads_integrated_numerically_over_their_four_weights():
     assert float(expected_ratio(X, P, alpha=0.4)) == pytest.approx(float(scale * (mass @ (top / low))), rel=1e-8)
 
 
-@pytest.mark.parametrize(("n", "d", "h"), [(2, 3, 1), (2, 3, 3), (3, 1, 1), (12, 3, 1), (5, 24, 4), (3, 60, 2)])
+@over("n, d, h", [(2, 3, 1), (2, 3, 3), (3, 1, 1), (12, 3, 1), (5, 24, 4), (3, 60, 2)])
 def test_half_the_step_and_twice_the_range_change_nothing(monkeypatch, n, d, h):
     X, P = tokens(30, n, d), attention("softmax", 30, h, n)
     alpha = torch.tensor([0.01, 1.0, 20.0], dtype=F).repeat(10)
@@ -136,7 +137,7 @@ def test_eta_fades_as_the_width_grows():
     assert worst[0] > 3 * worst[1] > 9 * worst[2]
 
 
-@pytest.mark.parametrize("case", range(len(CASES)))
+@over("case", range(len(CASES)))
 def test_a_deviation_of_eta_shows_in_xi_1_or_xi_2_by_gamma(case):
     kind, n, d, h, alpha, sigma = CASES[case]
     X, P = tokens(n, d), attention(kind, h, n)
@@ -158,9 +159,9 @@ def test_gamma_is_at_least_a_quarter_where_the_mean_token_is_kept():
     assert concentration_gamma(2.0, 0.5, alpha=2.0) == pytest.approx(2**2 / (17 + 2 * 2))
 
 
-@pytest.mark.parametrize("f", [expected_ratio, expected_eta])
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
+@over("f", [expected_ratio, expected_eta])
+@over(
+    "change, error, message",
     [
         ({"X": torch.ones(4, 3)}, UsageError, r"X must have tokens that differ; got 1 of 1 without\. All tokens"),
         ({"X": torch.tensor([[1.0], [-1.0], [2.0], [-2.0]])}, UsageError, r"X must have a mean token; got 1 of 1"),

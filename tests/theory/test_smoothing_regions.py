@@ -8,6 +8,7 @@ from kinds import KINDS, attention
 
 from depthscope.errors import UsageError
 from depthscope.theory import always_smooths, layer_spectrum, never_smooths, sharpening_disc
+from loops import over
 
 F = torch.float64
 
@@ -43,7 +44,7 @@ def test_always_and_never_are_exact():
     assert float((margins[~never] > 0).any(-1).double().mean()) > 0.97
 
 
-@pytest.mark.parametrize("kind", [k for k in KINDS if k not in ("identity", "uniform")])
+@over("kind", [k for k in KINDS if k not in ("identity", "uniform")])
 def test_the_papers_conditions_are_among_them(kind):
     a = torch.linalg.eigvals(attention(kind, 200, 6))
     inside, above = -torch.rand(200, 5, dtype=F).clamp(min=1e-3), torch.rand(200, 5, dtype=F) + 1e-3
@@ -77,7 +78,7 @@ def test_the_disc_is_where_the_pair_beats_the_constant():
     assert bool((((h - centre).abs() < radius) == ((1 + h * a).abs() > (1 + h).abs())).all())
 
 
-@pytest.mark.parametrize(("a", "left"), [(0.0, -2.0), (0.5, -4 / 3), (-0.5, -4.0), (0.999999, -1.0)])
+@over("a, left", [(0.0, -2.0), (0.5, -4 / 3), (-0.5, -4.0), (0.999999, -1.0)])
 def test_the_disc_of_a_real_eigenvalue_lies_over_an_interval(a, left):
     centre, radius = sharpening_disc(a)
     assert float(centre.real - radius) == pytest.approx(left, abs=1e-5)

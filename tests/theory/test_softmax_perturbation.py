@@ -13,6 +13,7 @@ from depthscope.theory.softmax_perturbation import (
     score_residual,
     score_spread,
 )
+from loops import over
 
 
 def randn(*shape):
@@ -33,8 +34,8 @@ def test_the_precondition_is_where_the_exponential_leaves_its_chord():
     assert math.exp(PRECONDITION) == pytest.approx(1 + 2 * PRECONDITION, abs=1e-12)
 
 
-@pytest.mark.parametrize("n", [2, 5, 40])
-@pytest.mark.parametrize("sharp", [0.0, 1.0, 5.0])
+@over("n", [2, 5, 40])
+@over("sharp", [0.0, 1.0, 5.0])
 def test_rows_and_columns_stay_within_the_lemma(n, sharp):
     for draw in range(60):
         r, E = sharp * randn(1, n), randn(n, n) * (torch.rand(n, n) < (draw % 3 + 1) / 3)
@@ -49,7 +50,7 @@ def test_rows_and_columns_stay_within_the_lemma(n, sharp):
             assert (P <= (1 + 2 * D_rows) * q + 1e-12).all()
 
 
-@pytest.mark.parametrize("D", [0.1, 0.6, PRECONDITION])
+@over("D", [0.1, 0.6, PRECONDITION])
 def test_a_search_for_the_worst_perturbation_stays_below_kappa(D):
     r, raw = randn(8, 1, 24).requires_grad_(), (0.3 * randn(8, 24, 24)).requires_grad_()
     optimiser = torch.optim.Adam([r, raw], lr=0.05)
@@ -106,7 +107,7 @@ def test_with_so_many_tokens_kappa_ends_at_a_quarter_of_them():
     assert column_growth(3.0, torch.tensor([2.0, 9.0])).tolist() == [0.5, 2.25]
 
 
-@pytest.mark.parametrize("n", [2, 3, 7])
+@over("n", [2, 3, 7])
 def test_a_search_over_large_perturbations_stays_below_a_quarter_of_the_tokens(n):
     r, E = randn(64, 1, n).requires_grad_(), (3 * randn(64, n, n)).requires_grad_()
     optimiser = torch.optim.Adam([r, E], lr=0.1)

@@ -16,6 +16,7 @@ from depthscope.theory.stacks import (
     similarity_by_depth,
 )
 from depthscope.theory.token_matrix import Tokens, attended, de_escalated, networked, normed
+from loops import over
 
 N = 12
 NUMBERS = {"s_A": 0.8, "k": 0.3, "score_variance": 0.7, "hidden_variance": 0.4, "alpha": 0.9}
@@ -28,8 +29,8 @@ def some_tokens(d: int = 400, equal: bool = True) -> torch.Tensor:
     return X @ X.T / d
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu", "swiglu"])
-@pytest.mark.parametrize("wiring", sorted(WIRINGS))
+@over("activation", ["relu", "gelu", "swiglu"])
+@over("wiring", sorted(WIRINGS))
 def test_two_numbers_are_the_case_of_tokens_all_alike(wiring: str, activation: str) -> None:
     """Within what the two tables of participation differ by, 1e-4."""
     numbers = {**NUMBERS, "wiring": wiring, "activation": activation}
@@ -41,7 +42,7 @@ def test_two_numbers_are_the_case_of_tokens_all_alike(wiring: str, activation: s
     assert similarities(found).tolist() == pytest.approx([x.t_sim(N) for x in expected], abs=1e-4)
 
 
-@pytest.mark.parametrize("site", SITES)
+@over("site", SITES)
 def test_and_so_at_every_site(site: str) -> None:
     S = torch.eye(N, dtype=torch.float64)
     found = similarities(covariances_by_depth(S, depth=6, tau=0.4, site=site, **NUMBERS))
@@ -50,7 +51,7 @@ def test_and_so_at_every_site(site: str) -> None:
     )
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu", "silu", "tanh"])
+@over("activation", ["relu", "gelu", "silu", "tanh"])
 def test_the_table_is_the_kernel(activation: str) -> None:
     S = some_tokens()
     found = networked(Tokens(S), k=1.0, activation=activation, hidden_variance=0.7).S
@@ -58,7 +59,7 @@ def test_the_table_is_the_kernel(activation: str) -> None:
     torch.testing.assert_close(found, expected / expected[0, 0], atol=2e-6, rtol=0)
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@over("causal", [False, True])
 def test_attention_is_the_mean_over_draws_of_weights(causal: bool) -> None:
     """X W_q W_k^T X^T / sqrt(d) drawn 300 times; the mean of (P X W)(P X W)^T within 4 of its own errors and 3 %."""
     d, draws, v = 256, 300, 0.6

@@ -29,6 +29,7 @@ from depthscope.theory.two_numbers import (
     shifted,
     tokens_alike,
 )
+from loops import over
 
 N, D = 24, 128
 S_1, S_2 = 2 / 5, 8 / 5  # d Var(W_1) and 4 d Var(W_2) of Xavier's law
@@ -44,8 +45,8 @@ def two_numbers(wiring: str, activation: str, depth: int, **more) -> torch.Tenso
     return similarity_by_depth(depth=depth, n=N, **numbers | more)
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu", "swiglu"])
-@pytest.mark.parametrize("wiring", sorted(WIRINGS))
+@over("activation", ["relu", "gelu", "swiglu"])
+@over("wiring", sorted(WIRINGS))
 def test_it_is_what_laws_make_of_the_code_of_the_blocks(wiring: str, activation: str) -> None:
     """laws_of_design runs the models' own wirings; ReLU is a series there, and its closed form here."""
     design = Design(12, wiring=wiring, activation=activation, **CHOICES)
@@ -87,16 +88,13 @@ def test_what_cannot_be_is_answered() -> None:
             similarity_by_depth(depth=2, n=n)
 
 
-@pytest.mark.parametrize("tau", [0.2, 0.6])
+@over("tau", [0.2, 0.6])
 def test_it_is_the_n_by_n_form_with_de_escalation(tau: float) -> None:
     found = ds.forecast(depth=12, n=N, activation="gelu", wiring="pre_norm", tau=tau, **CHOICES)
     assert float((two_numbers("pre_norm", "gelu", 12, tau=tau) - found.t_sim).abs().max()) < 1e-3
 
 
-@pytest.mark.parametrize(
-    ("wiring", "activation"),
-    [("post_norm", "relu"), ("pre_norm", "gelu"), ("sandwich", "relu"), ("pre_norm", "swiglu")],
-)
+@over("wiring, activation", [("post_norm", "relu"), ("pre_norm", "gelu"), ("sandwich", "relu"), ("pre_norm", "swiglu")])
 def test_models_that_are_built_do_this(wiring: str, activation: str) -> None:
     """Mean of four models of width 256, whose chance is about 0.02."""
     measured = []
@@ -107,8 +105,8 @@ def test_models_that_are_built_do_this(wiring: str, activation: str) -> None:
     assert float((two_numbers(wiring, activation, 10) - torch.stack(measured).mean(0)).abs().max()) < 0.05
 
 
-@pytest.mark.parametrize("site", SITES)
-@pytest.mark.parametrize("wiring", ["post_norm", "pre_norm"])
+@over("site", SITES)
+@over("wiring", ["post_norm", "pre_norm"])
 def test_de_escalation_at_every_site(wiring: str, site: str) -> None:
     measured = []
     for seed in range(3):
@@ -121,8 +119,8 @@ def test_de_escalation_at_every_site(wiring: str, site: str) -> None:
     assert float((two_numbers(wiring, "relu", 6, tau=0.3, site=site)[:-1] - inside).abs().max()) < 0.05
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu", "silu", "tanh", "identity"])
-@pytest.mark.parametrize("variance", [0.1, 1.0, 4.0])
+@over("activation", ["relu", "gelu", "silu", "tanh", "identity"])
+@over("variance", [0.1, 1.0, 4.0])
 def test_the_table_is_the_kernel(activation: str, variance: float) -> None:
     for rho in (-0.2, 0.0, 0.3, 0.9, 0.9999):
         C = variance * torch.tensor([[1.0, rho], [rho, 1.0]], dtype=torch.float64)
@@ -137,7 +135,7 @@ def test_swiglu_is_a_product_of_kernels() -> None:
     assert whole - apart == pytest.approx(float(kernel("silu", C)[0, 1] * C[0, 1]), rel=1e-9)
 
 
-@pytest.mark.parametrize("e", [1e-18, 1e-12, 1e-7, 1e-6])
+@over("e", [1e-18, 1e-12, 1e-7, 1e-6])
 def test_nearly_equal_tokens_keep_their_precision(e: float) -> None:
     """kappa'(1) = 1 for ReLU: 1 - kappa(1 - e) = e - 2 sqrt 2 e^{3/2} / 3 pi."""
     assert 2 * hidden_overlaps("relu", 1.0, e)[1] == pytest.approx(e - 2**1.5 * e**1.5 / (3 * math.pi), rel=1e-6)
@@ -148,7 +146,7 @@ def test_nearly_equal_tokens_keep_their_precision(e: float) -> None:
     assert 0 < curve[-1].t_div(N) < 1e-50 and curve[-1].t_sim(N) == 1.0
 
 
-@pytest.mark.parametrize("variance", [0.01, 0.3, 2.0, 9.0])
+@over("variance", [0.01, 0.3, 2.0, 9.0])
 def test_participation_off_its_table(variance: float) -> None:
     assert _participation(40, variance) == pytest.approx(participation(40, variance), rel=2e-3)
 
@@ -196,8 +194,8 @@ def test_depth_0_and_one_token() -> None:
     assert similarity_by_depth(depth=3, n=1).tolist() == [1.0] * 4
 
 
-@pytest.mark.parametrize(
-    ("numbers", "error", "message"),
+@over(
+    "numbers, error, message",
     [
         ({"wiring": "b2t"}, UnknownNameError, "no wiring with a map of two numbers is called 'b2t'.*post_norm"),
         ({"site": "attn"}, UnknownNameError, "no site is called 'attn'"),

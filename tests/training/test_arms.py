@@ -5,6 +5,7 @@ import pytest
 from depthscope.errors import DepthscopeError, UnknownNameError, UsageError
 from depthscope.training.arms import CAVEAT, a_third, arm, arms, rate_words, with_caveat
 from depthscope.training.build import Build
+from loops import over
 
 
 def test_a_wiring_a_remedy_both_and_a_rate() -> None:
@@ -23,8 +24,8 @@ def test_one_text_is_cut_between_arms_and_not_between_settings() -> None:
     assert arms(["post_norm", "pre_norm"]) == arms("post_norm,pre_norm")
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "words"),
+@over(
+    "text, kind, words",
     [
         ("post_nrom", UnknownNameError, "Did you mean post_norm"),
         ("deescalat", UnknownNameError, "Did you mean de_escalate"),

@@ -6,6 +6,8 @@ import sys
 import pytest
 import torch
 
+from loops import over
+
 pytest.importorskip("kornia")
 
 from depthscope.errors import MissingExtraError, ShapeError, UnknownNameError, UsageError
@@ -26,8 +28,8 @@ def test_none_is_the_same_object() -> None:
     assert augmentation("none", (3, 16, 16))(images) is images
 
 
-@pytest.mark.parametrize(("channels", "dtype"), [(1, torch.float32), (3, torch.float64), (3, torch.bfloat16)])
-@pytest.mark.parametrize("name", CHANGING)
+@over("channels, dtype", [(1, torch.float32), (3, torch.float64), (3, torch.bfloat16)])
+@over("name", CHANGING)
 def test_kind_range_and_change(name: str, channels: int, dtype: torch.dtype) -> None:
     images = smooth(channels=channels).to(dtype)
     before = images.clone()
@@ -40,7 +42,7 @@ def test_kind_range_and_change(name: str, channels: int, dtype: torch.dtype) -> 
     assert torch.equal(images, before)
 
 
-@pytest.mark.parametrize("name", CHANGING)
+@over("name", CHANGING)
 def test_a_seed_repeats_it_whatever_ran_before(name: str) -> None:
     images, change = smooth(), augmentation(name, (3, 16, 16))
     torch.manual_seed(5)
@@ -53,7 +55,7 @@ def test_a_seed_repeats_it_whatever_ran_before(name: str) -> None:
     assert torch.equal(augmentation(name, (3, 16, 16))(images), first)  # a fresh one, as after a resume
 
 
-@pytest.mark.parametrize("name", ["auto", "rand"])
+@over("name", ["auto", "rand"])
 def test_policies_do_more_than_crop_and_flip(name: str) -> None:
     images = torch.full((200, 3, 16, 16), 0.3)
     inside = augmentation(name, (3, 16, 16))(images)[:, :, 6:10, 6:10]

@@ -15,6 +15,7 @@ from depthscope.training.loop import train
 from depthscope.training.run import Run
 from depthscope.training.state import moments_of, put_back_, weights_of
 from depthscope.training.step import adamw
+from loops import over
 
 RUN = Run(BUILD, RECIPE, "stripes", "abc")
 WEIGHTS, MOMENTS = {"w": torch.randn(3, 4)}, {"w.exp_avg": torch.randn(3, 4), "w.step": torch.tensor(7.0)}
@@ -62,7 +63,7 @@ def test_the_newest_is_told_by_its_number(tmp_path: Path) -> None:
     assert sorted(f.name for f in tmp_path.iterdir()) == ["step_1000000", "step_1000001", "step_copy"]
 
 
-@pytest.mark.parametrize("damage", ["short", "flipped", "missing", "no state", "half a state"])
+@over("damage", ["short", "flipped", "missing", "no state", "half a state"])
 def test_one_that_is_not_whole_is_ignored(tmp_path: Path, damage: str) -> None:
     checkpoint.save(tmp_path, 1, WEIGHTS, MOMENTS, RUN)
     newest = checkpoint.save(tmp_path, 2, {"w": WEIGHTS["w"] + 1}, MOMENTS, RUN)

@@ -33,6 +33,7 @@ from depthscope.training.run import Run
 from depthscope.training.scores import SCORES
 from depthscope.training.search import Search, _free_rank, at_the_edge, best, in_words, storage_of
 from depthscope.training.workers import gone, worker
+from loops import over
 
 TINY = {"depth": 2, "d": 8, "h": 2, "q": 8, "epochs": 1, "train": 128}
 
@@ -434,8 +435,8 @@ def test_two_workers_that_ask_at_once_take_different_ranks() -> None:
     assert _free_rank([trial(rank=0), trial(rank=2), trial()]) == 3  # the last takes 1 this very moment
 
 
-@pytest.mark.parametrize("damage", ["{nonsense\n", '{"op_code": 0', "[1]\n", "{}\n"])
-@pytest.mark.parametrize("place", ["middle", "end"])
+@over("damage", ["{nonsense\n", '{"op_code": 0', "[1]\n", "{}\n"])
+@over("place", ["middle", "end"])
 def test_a_damaged_journal_is_named(damage: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("depthscope.training.search.LOOK", 0.0)
     Search(storage_of(tmp_path, None), {"a": "s"}, made, trials=1, lr=1e-3)
@@ -456,8 +457,8 @@ def test_a_search_end_to_end(folder: Path) -> None:
     assert len([*folder.glob("pre_norm-*")]) == 2  # the run of the chosen trial is the arm's first seed: not done again
 
 
-@pytest.mark.parametrize(
-    ("wrong", "kind", "words"),
+@over(
+    "wrong, kind, words",
     [
         ({"dept": 3}, UnknownNameError, "depth"),
         ({"seeds": 0}, UsageError, "seeds must be"),
@@ -486,13 +487,13 @@ def test_the_command_prints_json_alone(folder: Path, trained: Comparison) -> Non
     assert result.exit_code == 0 and json.loads(result.stdout) == trained.to_dict() | {"reused": 2}
 
 
-@pytest.mark.parametrize("setting", ["seeds=2", "search=1", "folder=x", "watch=1"])
+@over("setting", ["seeds=2", "search=1", "folder=x", "watch=1"])
 def test_set_is_not_for_options(setting: str) -> None:
     with pytest.raises(UsageError, match=f"--set: must name a setting of recipe, model or task; got '{setting[:5]}"):
         CliRunner().invoke(app, ["compare", "digits", "--set", setting], catch_exceptions=False)
 
 
-@pytest.mark.parametrize("option", ["--json", "--out"])
+@over("option", ["--json", "--out"])
 def test_a_folder_is_no_place_for_a_file(option: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="must be a file; it is a folder"):
         CliRunner().invoke(app, ["compare", "digits", option, str(tmp_path)], catch_exceptions=False)

@@ -19,6 +19,7 @@ from depthscope.training.data.characters import character_corpus, in_shares
 from depthscope.training.data.corpus import Corpus, limit
 from depthscope.training.data.task import SPLITS
 from depthscope.training.data.words import word_corpus
+from loops import over
 
 PROSE = "the cat sat on the mat .\n\nthe dog , a big one , saw the cat \u2013 and slept .\n" * 12
 FILLING = "ab\n" * 150  # makes every split long enough, whatever is put before it
@@ -193,7 +194,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "words"), BAD, ids=range(len(BAD)))
+@over("changes, words", BAD)
 def test_a_corpus_checks_itself(changes: dict[str, Any], words: str) -> None:
     Corpus(**GOOD)
     with pytest.raises(DepthscopeError, match=words) as caught:

@@ -11,6 +11,7 @@ from together import CASES, data
 
 from depthscope.training import checkpoint
 from depthscope.training.loop import train
+from loops import over
 
 HERE = Path(__file__).parent
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -28,7 +29,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, Path]:
     return json.loads(out.read_text()), out.parent
 
 
-@pytest.mark.parametrize("name", CASES)
+@over("name", CASES)
 def test_two_processes_equal_one(two: tuple[dict, Path], name: str) -> None:
     build, recipe = CASES[name]
     one = train(build, data(name), recipe)
@@ -44,8 +45,8 @@ def test_two_processes_equal_one(two: tuple[dict, Path], name: str) -> None:
                 assert theirs[quantity] == pytest.approx(values, abs=1e-6), (way, quantity)
 
 
-@pytest.mark.parametrize("name", ["learned", "text"])
-@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+@over("name", ["learned", "text"])
+@over("way", ["ddp", "fsdp"])
 def test_their_checkpoint_is_the_same_too(two: tuple[dict, Path], tmp_path: Path, way: str, name: str) -> None:
     build, recipe = CASES[name]
     train(build, data(name), recipe, folder=tmp_path)
@@ -58,7 +59,7 @@ def test_their_checkpoint_is_the_same_too(two: tuple[dict, Path], tmp_path: Path
             assert (mine[k] - theirs[k]).abs().max() < (1e-3 if "W_kR.weight" in k else 1e-5), k
 
 
-@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+@over("way", ["ddp", "fsdp"])
 def test_one_that_is_asked_stops_both_and_both_go_on(two: tuple[dict, Path], way: str) -> None:
     stopped, resumed = two[0][f"{way} stopped"]
     assert stopped["status"] == "stopped" and stopped["history"]["step"] == list(range(5))

@@ -7,18 +7,19 @@ import torch
 from stub_language import Counting, Leaking
 
 from depthscope.training.honest import TOLERANCE, honest_loss, leaks, windows_of
+from loops import over
 
 IDS = torch.randint(4, (400,), generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("memory", [0, 12])
+@over("memory", [0, 12])
 def test_a_causal_model_has_no_gap(memory):
     found = honest_loss(Counting(4, memory), windows_of(IDS, memory + 9, 5), 8)
     assert found["gap"] < 1e-12 and found["honest"] == pytest.approx(found["forced"], rel=1e-12)
     assert not leaks(found["gap"])
 
 
-@pytest.mark.parametrize("memory", [0, 12])
+@over("memory", [0, 12])
 def test_a_model_that_counts_what_is_to_come_has_one(memory):
     windows = windows_of(IDS, memory + 9, 5)
     found, causal = (honest_loss(kind(4, memory), windows, 8) for kind in (Leaking, Counting))

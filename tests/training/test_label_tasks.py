@@ -19,6 +19,7 @@ from depthscope.training.recipe import Recipe
 from depthscope.training.tasks import task
 from depthscope.training.tasks.convex_hull import SPREAD, corners
 from depthscope.training.tasks.memorization import numbered, stretches
+from loops import over
 
 NAMES = ("sorting", "convex_hull", "memorization")
 CPU = torch.device("cpu")
@@ -42,7 +43,7 @@ def test_the_chance_of_sorting_is_that_of_who_knows_the_place() -> None:
     assert made.facts["chance"] == pytest.approx(sum(best) / 1600) and 0.3 < made.facts["chance"] < 0.4
 
 
-@pytest.mark.parametrize("n", [3, 4, 10, 25])
+@over("n", [3, 4, 10, 25])
 def test_corners_are_those_of_scipy(n: int) -> None:
     spatial = pytest.importorskip("scipy.spatial")
     points = torch.rand(300, n, 2, dtype=torch.float64)
@@ -97,14 +98,14 @@ def test_stretches_are_evenly_spaced_and_words_numbered_as_they_come() -> None:
     assert ids.tolist() == [0, 1, 0, 2] and kinds == 3
 
 
-@pytest.mark.parametrize("name", NAMES)
+@over("name", NAMES)
 def test_data_is_a_function_of_its_seed(name: str) -> None:
     one, again, other = (task(name, **SMALL[name], data_seed=seed) for seed in (3, 3, 4))
     assert one.fingerprint == again.fingerprint != other.fingerprint
     assert one.fingerprint != task(name, **SMALL[name], data_seed=3, activation="relu").fingerprint
 
 
-@pytest.mark.parametrize("name", ["sorting", "convex_hull"])
+@over("name", ["sorting", "convex_hull"])
 def test_the_test_split_does_not_move_with_the_others(name: str) -> None:
     small, large = task(name, train=10, valid=5, test=7), task(name, train=20, valid=6, test=7)
     assert torch.equal(small.test.tokens, large.test.tokens)
@@ -118,7 +119,7 @@ def test_test_sequences_that_were_learned_from_are_counted() -> None:
     assert 0 < count < 50 and made.facts["data"].endswith(f"50 to test, {count} of which it has met")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@over("name", NAMES)
 def test_an_epoch_takes_every_sequence_once(name: str) -> None:
     made = task(name, **SMALL[name])
     batches = LabelBatches(made, Recipe(batch=7), CPU)
@@ -130,7 +131,7 @@ def test_an_epoch_takes_every_sequence_once(name: str) -> None:
     assert torch.equal(LabelBatches(made, Recipe(batch=7), CPU).at(6)[0], batches.at(6)[0])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@over("name", NAMES)
 def test_losses_and_accuracy_are_means_over_tokens(name: str) -> None:
     made = task(name, **SMALL[name])
     model, _ = Build(depth=2, d=12, h=2).model(made, 0)
@@ -168,8 +169,8 @@ def test_a_small_model_learns_to_sort_four_numbers() -> None:
     assert run.final["test"]["accuracy"] > 0.9 > made.chance + 0.2
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "words"),
+@over(
+    "name, options, words",
     [
         ("sorting", {"length": 1}, "sorting: length must be a whole number, 2 or more; got 1"),
         ("sorting", {"train": 0}, "sorting: train"),
@@ -197,8 +198,8 @@ def test_what_does_not_suit_these_tasks_is_refused() -> None:
         Build(depth=2, d=12, h=2).model(task("sorting", activation="nono"), 0)
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "words"),
+@over(
+    "change, error, words",
     [
         ({"labels": torch.zeros(7, 4, dtype=torch.int64)}, ShapeError, r"one int64 label for each token, \(7, 8\)"),
         ({"labels": torch.full((7, 8), 10)}, UsageError, r"labels must lie in 0 \.\.\. 9; got 10 in sequence 0 at 0"),

@@ -18,6 +18,7 @@ from depthscope.training.loop import train
 from depthscope.training.run import Run
 from depthscope.training.step import Stepper, adamw
 from depthscope.training.stopping import divergence, not_finite_end
+from loops import over
 
 LONGER = replace(RECIPE, epochs=40, lr=1e-2, log_every=0, eval_every=10)
 
@@ -58,7 +59,7 @@ def test_the_loss_of_a_step_is_the_mean_over_its_batch() -> None:
     assert run.history["loss"][:8] == pytest.approx(losses, abs=1e-6)
 
 
-@pytest.mark.parametrize("change", [{"accumulate": 3}, {"accumulate": 16}])
+@over("change", [{"accumulate": 3}, {"accumulate": 16}])
 def test_accumulated_parts_make_the_same_step(change: dict) -> None:
     """16 parts of a last batch of 4 images: twelve parts have none."""
     whole, parts = train(BUILD, tiny_task(), RECIPE), train(BUILD, tiny_task(), replace(RECIPE, **change))
@@ -91,7 +92,7 @@ def test_a_rate_out_of_bounds_is_reported_as_divergence(tmp_path: Path) -> None:
     assert Run.load(tmp_path / "run.json").to_dict() == run.to_dict()
 
 
-@pytest.mark.parametrize("epochs", [1, 3])
+@over("epochs", [1, 3])
 def test_weights_that_are_not_finite_at_the_end_are_divergence(epochs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last step breaks them, when no later loss can tell."""
     last, update = RECIPE.epoch_steps(52) * epochs - 1, Stepper.update
@@ -111,7 +112,7 @@ def test_weights_that_are_not_finite_at_the_end_are_divergence(epochs: int, monk
     )
 
 
-@pytest.mark.parametrize("clip", [None, 1.0])
+@over("clip", [None, 1.0])
 def test_a_gradient_that_is_not_finite_changes_no_weight(clip: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
     gradient = Stepper.gradient
 
@@ -134,7 +135,7 @@ def test_divergence_is_told_by_the_losses() -> None:
     assert divergence([30.0] * 19 + [2.0] + [30.0] * 10, 29, 10) == ""
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@over("sent", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_ends_the_step_and_leaves_a_checkpoint(tmp_path: Path, sent: signal.Signals) -> None:
     def interrupt(done: int, *_: float) -> None:
         if done == 5:

@@ -15,6 +15,7 @@ from depthscope.training.perplexity import (
     segments,
     stated,
 )
+from loops import over
 
 IDS = torch.randint(5, (211,), generator=torch.Generator().manual_seed(0))
 
@@ -26,7 +27,7 @@ def alone(model, row, reach):
     )
 
 
-@pytest.mark.parametrize("length", [1, 7, 64, 300])
+@over("length", [1, 7, 64, 300])
 def test_segments_with_memory_lose_nothing_of_the_past(length):
     model, rows = Counting(5, memory=1000), in_rows(IDS, 3)
     truth = sum(alone(model, row, 1000) for row in rows)
@@ -66,7 +67,7 @@ def test_a_window_that_moves_by_its_length_is_segments_without_memory():
     )
 
 
-@pytest.mark.parametrize("stride", [0, 9, -1])
+@over("stride", [0, 9, -1])
 def test_a_stride_outside_the_window_is_refused(stride):
     with pytest.raises(UsageError, match="stride must be from 1 to the window's 8 tokens"):
         loss_in_window(Counting(5), IDS[None], 8, stride)

@@ -16,6 +16,7 @@ from depthscope.training.build import Build
 from depthscope.training.image_batches import ImageBatches, order
 from depthscope.training.recipe import Recipe
 from depthscope.training.run import Run
+from loops import over
 
 
 def test_the_rate_falls_at_shares_of_all_steps_and_warms_up() -> None:
@@ -37,8 +38,8 @@ def test_a_recipe_survives_json_and_tells_what_differs() -> None:
     assert recipe.differences(replace(recipe, lr=1e-3, seed=1)) == ["lr: 0.0003 became 0.001", "seed: 0 became 1"]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "says"),
+@over(
+    "wrong, says",
     [
         ({"epochs": 0}, "epochs must be a whole number, 1 or more; got 0"),
         ({"lr": -1.0}, "lr must be positive"),
@@ -90,7 +91,7 @@ def test_a_batch_depends_on_seed_and_step_alone() -> None:
     )
 
 
-@pytest.mark.parametrize(("count", "parts"), [(64, 2), (7, 3), (1, 2), (2, 8)])
+@over("count, parts", [(64, 2), (7, 3), (1, 2), (2, 8)])
 def test_the_parts_of_a_batch_are_the_batch(count: int, parts: int) -> None:
     images, labels = torch.arange(count).view(-1, 1, 1, 1), torch.arange(count)
     cut = [share(images, labels, index, parts) for index in range(parts)]
@@ -98,8 +99,8 @@ def test_the_parts_of_a_batch_are_the_batch(count: int, parts: int) -> None:
     assert all(len(x) == len(y) >= 1 for x, y, _ in cut)  # nobody may stay away when gradients are exchanged
 
 
-@pytest.mark.parametrize("words", ["{}+de_escalate:tau=0.5", "{}+de_escalate:tau=0.5,learnable=true", "{}+feat_scale"])
-@pytest.mark.parametrize("wiring", ["post_norm", "pre_norm"])
+@over("words", ["{}+de_escalate:tau=0.5", "{}+de_escalate:tau=0.5,learnable=true", "{}+feat_scale"])
+@over("wiring", ["post_norm", "pre_norm"])
 def test_arms_of_one_wiring_start_from_the_same_weights(wiring: str, words: str) -> None:
     task = tiny_task()
     plain, handle = arm(wiring).build(BUILD).model(task, 3)

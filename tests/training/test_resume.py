@@ -8,7 +8,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 import torch
 from safetensors.torch import load_file
 from tiny import BUILD, RECIPE, tiny_task, tiny_text
@@ -16,6 +15,7 @@ from tiny import BUILD, RECIPE, tiny_task, tiny_text
 from depthscope.training.loop import train
 from depthscope.training.run import Run
 from depthscope.training.tasks import Task
+from loops import over
 
 PRELOADED = ["depthscope.training.loop", "depthscope.training.tasks", "accelerate", "kornia.augmentation", "pytest"]
 PRELOADED += ["torch._dynamo", "safetensors.torch"]
@@ -44,7 +44,7 @@ def steps_kept(folder: Path) -> int:
     return max((int(path.name.removeprefix("step_")) for path in folder.glob("step_*")), default=0)
 
 
-@pytest.mark.parametrize("case", CASES)
+@over("case", CASES)
 def test_killed_at_random_moments_it_ends_the_same(tmp_path: Path, case: str) -> None:
     """A checkpoint is written after every step, so that many of the kills meet one half written."""
     trains(case, str(tmp_path / "whole"))
@@ -75,7 +75,7 @@ def test_killed_at_random_moments_it_ends_the_same(tmp_path: Path, case: str) ->
         assert ended.keys() == expected.keys() and all(torch.equal(ended[k], expected[k]) for k in expected)
 
 
-@pytest.mark.parametrize("case", ["learned", "remembering"])
+@over("case", ["learned", "remembering"])
 def test_every_single_checkpoint_leads_to_the_same_end(tmp_path: Path, case: str) -> None:
     """Stopped after each step in turn, as many runs as steps."""
     build, recipe = CASES[case][0], replace(CASES[case][1], epochs=2)

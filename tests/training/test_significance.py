@@ -7,17 +7,18 @@ import pytest
 from scipy import stats
 
 from depthscope.training.significance import holm, paired, sign_flip_p, student_p, verdict
+from loops import over
 
 
-@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 5, 9, 20, 99])
-@pytest.mark.parametrize("t", [0.0, 0.3, 1.0, 2.5, 6.0, 30.0, 1e3, 1e6])
+@over("degrees", [1, 2, 3, 4, 5, 9, 20, 99])
+@over("t", [0.0, 0.3, 1.0, 2.5, 6.0, 30.0, 1e3, 1e6])
 def test_student_is_scipys(t: float, degrees: int) -> None:
     expected = 2 * stats.t.sf(t, degrees)
     assert student_p(t, degrees) == pytest.approx(expected, rel=1e-6, abs=1e-300)
     assert student_p(-t, degrees) == student_p(t, degrees)
 
 
-@pytest.mark.parametrize("count", [3, 4, 7])
+@over("count", [3, 4, 7])
 def test_both_tests_are_scipys(count: int) -> None:
     draw = np.random.default_rng(count)
     a, b = draw.normal(0.3, 1, count), draw.normal(0, 1, count)
@@ -48,14 +49,14 @@ def test_differences_closer_than_the_resolution_are_tested_as_if_they_were_that_
     assert paired(*wide, resolution=1 / 360) == paired(*wide)
 
 
-@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+@over("wrong", [math.nan, math.inf, -math.inf])
 def test_of_values_that_are_not_finite_nothing_can_be_said(wrong: float) -> None:
     result = paired([0.5, wrong, 0.7], [0.4, 0.3, 0.2], resolution=0.1)
     assert math.isnan(result.p) and math.isnan(result.p_flip) and verdict(result.p) == "nothing can be said"
     assert math.isnan(sign_flip_p([1.0, wrong, -wrong]))
 
 
-@pytest.mark.parametrize("count", [0, 1, 2])
+@over("count", [0, 1, 2])
 def test_too_few_seeds_say_nothing(count: int) -> None:
     assert verdict(paired([0.9] * count, [0.1] * count).p) == "nothing can be said"
 

@@ -16,6 +16,7 @@ from depthscope.training.data.spoiled import mislabelled, spoiled
 from depthscope.training.loop import train
 from depthscope.training.recipe import Recipe
 from depthscope.training.tasks import ImageTask, Split, task
+from loops import over
 
 ALONE: dict[str, Any] = {"device": torch.device("cpu"), "part": (0, 1), "total": lambda tensor: tensor}
 SMALL = Build(depth=1, d=8, h=2, q=8, wiring="pre_norm")
@@ -80,7 +81,7 @@ def test_a_wrong_label_is_each_of_the_others_equally_often() -> None:
     assert torch.equal(labels, torch.full((9000,), 4))
 
 
-@pytest.mark.parametrize("deviation", [0.3, 0.75, 1.0, 3.0])
+@over("deviation", [0.3, 0.75, 1.0, 3.0])
 def test_blur_is_that_of_scipy(deviation: float) -> None:
     from scipy.ndimage import gaussian_filter
 
@@ -147,8 +148,8 @@ def test_a_comparison_says_how_arms_do_on_damaged_images() -> None:
     assert len(lines) == 3 and lines[1] == f"On test images with noise 0.4: pre_norm {score}."
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
+@over(
+    "options, words",
     [
         ({"share": 0}, "digits: share of the training images must be above 0, up to 1; got 0"),
         ({"share": 1.5}, "share of the training images must be"),

@@ -18,6 +18,7 @@ from depthscope.training.data import binary as binary_files
 from depthscope.training.data.cut import stratified
 from depthscope.training.data.images import make_task
 from depthscope.training.tasks import ImageTask, Split, names, pixels, task
+from loops import over
 
 
 def arrays(train: int = 60, test: int = 20) -> dict[str, np.ndarray]:
@@ -181,7 +182,7 @@ BAD_ARRAYS = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "words"), BAD_ARRAYS, ids=lambda v: next(iter(v)) if isinstance(v, dict) else "")
+@over("changes, words", BAD_ARRAYS)
 def test_bad_arrays_are_named(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
     path = save(tmp_path / "bad.npz", **changes)
     with pytest.raises(DepthscopeError, match=words) as caught:

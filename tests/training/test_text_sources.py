@@ -20,6 +20,7 @@ from depthscope.training.tasks import names, task
 from depthscope.training.tasks.iid import iid_corpus
 from depthscope.training.tasks.pydoc import cut_topics, pydoc_corpus
 from depthscope.training.tasks.text import text_corpus
+from loops import over
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -40,7 +41,7 @@ BAD_BYTES = [
 ]
 
 
-@pytest.mark.parametrize(("content", "words"), BAD_BYTES, ids=range(len(BAD_BYTES)))
+@over("content, words", BAD_BYTES)
 def test_bytes_that_are_no_text_are_named_with_their_place(content: bytes, words: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"a\.txt: " + words + ", which is not"):
         read_text(write(tmp_path / "a.txt", content))

@@ -1,0 +1,84 @@
+"""One property, many values, one case: `over` runs a test for every value and names all values that fail."""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+
+def over(names: str, values: Iterable[Any]) -> Callable:
+    """Run the decorated test for every value of the arguments `names` ("name" or "name, other"), as one case.
+
+    Written and stacked like pytest.mark.parametrize: two of them run every pair of values. The random state begins
+    anew for every value, so that no value depends on the ones before it. Fixtures are made once, for all values;
+    those that a value leaves traces in (tmp_path, monkeypatch, capsys) are renewed.
+    """
+    keys = [key.strip() for key in names.split(",")]
+    new = [dict(zip(keys, value if len(keys) > 1 else (value,), strict=True)) for value in values]
+
+    def decorate(test: Callable) -> Callable:
+        body, inner = getattr(test, "over", (test, [{}]))
+        rows = [row | other for row in new for other in inner]
+
+        @functools.wraps(test)
+        def run(**fixtures: Any) -> None:
+            failed, skipped = [], []
+            for i, row in enumerate(rows):
+                torch.manual_seed(0)
+                try:
+                    body(**renewed(fixtures, i), **row)
+                except pytest.skip.Exception as reason:  # a package is missing that this value needs
+                    skipped.append(reason)
+                except (Exception, pytest.fail.Exception) as error:
+                    failed.append((row, error))
+            if failed:
+                pytest.fail(told(failed, len(rows)), pytrace=False)
+            if skipped and len(skipped) == len(rows):
+                raise skipped[0]
+
+        assert rows, f"{body.__name__}: no value to try"
+        parameters = inspect.signature(body).parameters
+        asked = [p for p in parameters.values() if all(p.name not in row for row in rows)]
+        run.__signature__ = inspect.Signature(asked)  # type: ignore[attr-defined]
+        run.over = body, rows  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+def renewed(fixtures: dict, i: int) -> dict:
+    """The fixtures as the value with number i wants them: without what the value before it wrote, patched, printed."""
+    if "monkeypatch" in fixtures:
+        fixtures["monkeypatch"].undo()
+    if "capsys" in fixtures:
+        fixtures["capsys"].readouterr()
+    if "tmp_path" in fixtures:
+        folder = fixtures["tmp_path"] / str(i)
+        folder.mkdir()
+        return fixtures | {"tmp_path": folder}
+    return fixtures
+
+
+def told(failed: list[tuple[dict, BaseException]], tried: int) -> str:
+    """Every failing row with its error in one line, then where the first one failed."""
+    infos = [(row, pytest.ExceptionInfo.from_exception(error)) for row, error in failed]
+    lines = [f"{len(failed)} of {tried} fail:"]
+    lines += [f"  {label(row)}: {info.exconly(tryshort=True).splitlines()[0]}" for row, info in infos]
+    row, first = infos[0]
+    first.traceback = first.traceback[1:]  # without the line of the loop
+    return "\n".join([*lines, "", f"with {label(row)}:", str(first.getrepr(style="short"))])
+
+
+def label(row: dict) -> str:
+    """name=value for each argument; a function or class by its name, a file by its end, a long value by its beginning."""
+    return ", ".join(f"{key}={shown(value)}" for key, value in row.items())
+
+
+def shown(value: Any) -> str:
+    if isinstance(value, Path):
+        return "/".join(value.parts[-3:])
+    return getattr(value, "__name__", None) or repr(value)[:80]
