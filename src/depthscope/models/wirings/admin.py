@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.errors import UsageError
+from depthscope.junctions import POST_NORM, Junctions
 from depthscope.models.design import Design
 from depthscope.models.wirings.post_norm import PostNorm
-from depthscope.models.wirings.wiring import Branch
 from depthscope.registry import shelve
 
 if TYPE_CHECKING:
@@ -28,12 +28,15 @@ class Admin(PostNorm):
         super().__init__(design, index)
         self.omega_1, self.omega_2 = nn.Parameter(torch.ones(design.d)), nn.Parameter(torch.ones(design.d))
 
-    def steps(self, X: Tensor, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
-        Y_1 = torch.add(self.omega_1 * X, SA(X), alpha=self.alpha)
-        Y_2 = self.norm_1(Y_1)
-        Y_3 = self.omega_2 * Y_2 + FFN(Y_2)
-        Y_4 = self.norm_2(Y_3)
-        return {"Y_1": Y_1, "Y_2": Y_2, "Y_3": Y_3, "Y_4": Y_4}
+    @staticmethod
+    def junctions(depth: int, index: int) -> Junctions:
+        return POST_NORM  # omega = 1 until it is profiled
+
+    def join_1(self, X: Tensor, A: Tensor) -> Tensor:
+        return torch.add(self.omega_1 * X, A, alpha=self.alpha)
+
+    def join_2(self, Y: Tensor, F: Tensor) -> Tensor:
+        return self.omega_2 * Y + F
 
 
 @torch.no_grad()

@@ -7,9 +7,9 @@ for a model that is an encoder or a decoder alone. The paper draws the matrices 
 import torch
 from torch import Tensor
 
+from depthscope.junctions import Junction, Junctions, both
 from depthscope.models.design import Design
 from depthscope.models.wirings.post_norm import PostNorm
-from depthscope.models.wirings.wiring import Branch
 from depthscope.registry import shelve
 
 
@@ -23,14 +23,15 @@ class DeepNorm(PostNorm):
 
     def __init__(self, design: Design, index: int) -> None:
         super().__init__(design, index)
-        self.alpha_N, self.beta = (2 * design.depth) ** 0.25, (8 * design.depth) ** -0.25
+        self.alpha_N = self.junctions(design.depth, index).attention.skip
 
-    def gain(self, role: str) -> float:
-        return self.beta if role in ("W", "W_O", "W_1", "W_2") else 1.0
+    @staticmethod
+    def junctions(depth: int, index: int) -> Junctions:
+        gains = dict.fromkeys(("W", "W_O", "W_1", "W_2"), (8 * depth) ** -0.25)
+        return both(Junction(skip=(2 * depth) ** 0.25, normed_sum=True), gains=gains)
 
-    def steps(self, X: Tensor, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
-        Y_1 = torch.add(self.alpha_N * X, SA(X), alpha=self.alpha)
-        Y_2 = self.norm_1(Y_1)
-        Y_3 = self.alpha_N * Y_2 + FFN(Y_2)
-        Y_4 = self.norm_2(Y_3)
-        return {"Y_1": Y_1, "Y_2": Y_2, "Y_3": Y_3, "Y_4": Y_4}
+    def join_1(self, X: Tensor, A: Tensor) -> Tensor:
+        return torch.add(self.alpha_N * X, A, alpha=self.alpha)
+
+    def join_2(self, Y: Tensor, F: Tensor) -> Tensor:
+        return self.alpha_N * Y + F

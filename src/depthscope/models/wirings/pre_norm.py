@@ -1,8 +1,8 @@
 """Pre-norm: norms at the entrance of each branch, a stream that no norm touches (Yu & Zhang 2023, (19))."""
 
-import torch
 from torch import Tensor, nn
 
+from depthscope.junctions import PRE_NORM, Junctions
 from depthscope.models.design import Design
 from depthscope.models.wirings.wiring import Branch, Wiring
 from depthscope.registry import shelve
@@ -20,11 +20,15 @@ class PreNorm(Wiring):
         super().__init__(design, index)
         self.norm_1, self.norm_2 = nn.LayerNorm(design.d), nn.LayerNorm(design.d)
 
+    @staticmethod
+    def junctions(depth: int, index: int) -> Junctions:
+        return PRE_NORM
+
     def steps(self, X: Tensor, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
         X_hat = self.norm_1(X)
-        Y = torch.add(X, SA(X_hat), alpha=self.alpha)
+        Y = self.join_1(X, SA(X_hat))
         Y_hat = self.norm_2(Y)
-        Z = Y + FFN(Y_hat)
+        Z = self.join_2(Y, FFN(Y_hat))
         return {"X_hat": X_hat, "Y": Y, "Y_hat": Y_hat, "Z": Z}
 
     @staticmethod

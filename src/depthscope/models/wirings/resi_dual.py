@@ -4,9 +4,11 @@ The state between blocks is the pair (X, D), X being the main stream, which a sc
 model gives X + LN(D).
 """
 
-import torch
+from dataclasses import replace
+
 from torch import Tensor, nn
 
+from depthscope.junctions import POST_NORM, Junctions
 from depthscope.models.design import Design
 from depthscope.models.wirings.wiring import Branch, Wiring
 from depthscope.registry import shelve
@@ -38,14 +40,18 @@ class ResiDual(Wiring):
         super().__init__(design, index)
         self.norm_1, self.norm_2 = nn.LayerNorm(design.d), nn.LayerNorm(design.d)
 
+    @staticmethod
+    def junctions(depth: int, index: int) -> Junctions:
+        return replace(POST_NORM, side_stream=True)
+
     def steps(self, X: tuple[Tensor, Tensor], SA: Branch, FFN: Branch) -> dict[str, Tensor]:
         main, D = X
         A = SA(main)
-        Y_1 = torch.add(main, A, alpha=self.alpha)
+        Y_1 = self.join_1(main, A)
         Y_2 = self.norm_1(Y_1)
         F = FFN(Y_2)
-        Y_3 = Y_2 + F
-        D_1 = torch.add(D, A, alpha=self.alpha) + F
+        Y_3 = self.join_2(Y_2, F)
+        D_1 = self.join_2(self.join_1(D, A), F)
         Y_4 = self.norm_2(Y_3)
         return {"Y_1": Y_1, "Y_2": Y_2, "Y_3": Y_3, "D_1": D_1, "Y_4": Y_4}
 

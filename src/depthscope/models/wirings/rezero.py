@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from depthscope.junctions import Junction, Junctions, both
 from depthscope.models.design import Design
 from depthscope.models.wirings.wiring import Branch, Wiring
 from depthscope.registry import shelve
@@ -18,6 +19,10 @@ class ReZero(Wiring):
     def __init__(self, design: Design, index: int) -> None:
         super().__init__(design, index)
         self.a = nn.Parameter(torch.zeros(()))
+
+    @staticmethod
+    def junctions(depth: int, index: int) -> Junctions:
+        return both(Junction(write=0.0))
 
     def steps(self, X: Tensor, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
         Y = X + self.a * self.alpha * SA(X)
