@@ -8,20 +8,21 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1] / "src" / "depthscope"
-BASE = "errors checks registry files"
+BASE = "errors checks registry files junctions"
 MAY_IMPORT = {
     "metrics": BASE,
     "theory": BASE,
     "models": BASE,
     "experiments": (
-        f"metrics theory models traces scans forecasts remedies ablations circuits training reports notation {BASE}"
+        f"metrics theory models traces scans laws forecasts remedies ablations circuits training reports notation {BASE}"
     ),
     "traces": BASE,
     "scans": f"traces metrics reports forecasts {BASE}",  # reports and forecasts only inside functions
     "remedies": f"traces metrics circuits {BASE}",
     "ablations": f"traces scans remedies reports {BASE}",  # reports only inside functions
     "circuits": f"traces metrics theory reports {BASE}",  # reports only inside functions
-    "forecasts": f"theory models traces scans remedies reports {BASE}",  # reports only inside __str__
+    "laws": f"theory models traces {BASE}",
+    "forecasts": f"laws theory models traces scans remedies reports {BASE}",  # reports only inside __str__
     "training": f"metrics theory models traces scans remedies reports {BASE}",
     "reports": f"scans forecasts training theory ablations circuits {BASE}",
     "cli": f"metrics models theory traces scans forecasts remedies ablations circuits reports experiments training {BASE}",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import depthscope as ds
 from depthscope.errors import UnknownNameError, UsageError
-from depthscope.forecasts.designs import laws_of_design
+from depthscope.laws.through_design import laws_of_design
 from depthscope.models.design import Design
 from depthscope.models.transformer import Transformer
 from depthscope.theory.kernels import kernel

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from depthscope.errors import ForecastError, UsageError
 from depthscope.forecasts.calibrate import Calibration, calibrate
-from depthscope.forecasts.designs import laws_of_design
 from depthscope.forecasts.extrapolate import band, extrapolated
-from depthscope.forecasts.follow import laws_by_block
 from depthscope.forecasts.gradients import growth_of_design
-from depthscope.forecasts.law import Law
 from depthscope.forecasts.numbers import has_maps, numbers_of_design
 from depthscope.forecasts.record import Forecast
+from depthscope.laws.law import Law
+from depthscope.laws.through_design import laws_of_design
+from depthscope.laws.through_model import laws_by_block
 from depthscope.models.design import Design, check_size, design_of
 from depthscope.models.random_inputs import random_inputs
 from depthscope.remedies._fix import fix_

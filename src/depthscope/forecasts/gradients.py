@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from depthscope.forecasts.designs import Drawn
 from depthscope.models.design import Design
+from depthscope.models.weights import _Unfilled as Drawn
 from depthscope.models.wirings.wiring import Wiring
 from depthscope.registry import lookup
 from depthscope.theory.backward import gradient_growth

@@ -9,34 +9,37 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.errors import DepthscopeError, ForecastError
-from depthscope.forecasts.law import Law
-from depthscope.forecasts.rules import law_of, normed
-from depthscope.forecasts.tensor import LawTensor
+from depthscope.laws.law import Law
+from depthscope.laws.rules import normed
+from depthscope.laws.tensor import LawTensor, law_of
 from depthscope.traces.known import fixes_in, is_norm
 from depthscope.traces.tokens import first_tokens
 from depthscope.traces.untouched import untouched
 
 
-def laws_by_block(model: nn.Module, blocks: list[str], args: tuple, kwargs: dict[str, Any]) -> list[Law]:
+def laws_by_block(
+    model: nn.Module, blocks: list[str], args: tuple, kwargs: dict[str, Any], axis: int | None = None
+) -> list[Law]:
     """The law of the tokens before block 1 and after every block.
 
     What comes before the first block (embeddings) is computed as it is; from there on laws flow through the model's
-    own code, and what comes after the last block is of no interest.
+    own code, and what comes after the last block is of no interest. axis: 1 where blocks take tokens (B, n, d), 0 for
+    (n, B, d); left out, torch's own layers say it.
     """
     for fix in fixes_in(model):
         if fix.model is model:
             fix.prepare(args, kwargs)  # its hooks come before ours, so that remedied tokens are seen
     modules = list({id(m): m for m in map(model.get_submodule, blocks)}.values())
     copies = _has_copies(modules)
-    found = _followed_through(model, modules, args, kwargs, remember=copies)
+    found = _followed_through(model, modules, args, kwargs, axis, remember=copies)
     again = len(found) > len(modules) + 1 or len(modules) == 1
     if again and not copies:  # a module runs again, or may: its matrices meet what they made
-        return _followed_through(model, modules, args, kwargs, remember=True)
+        return _followed_through(model, modules, args, kwargs, axis, remember=True)
     return found
 
 
 def _followed_through(
-    model: nn.Module, modules: list[nn.Module], args: tuple, kwargs: dict[str, Any], *, remember: bool
+    model: nn.Module, modules: list[nn.Module], args: tuple, kwargs: dict[str, Any], axis: int | None, *, remember: bool
 ) -> list[Law]:
     """remember: what matrices make of channels, for blocks that share their weights; a product of matrices a step."""
     found: list[Law] = []
@@ -49,7 +52,7 @@ def _followed_through(
             raise ForecastError("forecast: a block must take tokens (B, n, d); it has none. Pass blocks=.")
         running[0] += 1
         streams = [v for v in (*given, *named.values()) if isinstance(v, LawTensor)]
-        law = _tokens_law(block, x, remember) if not isinstance(x, LawTensor) else law_of(x)
+        law = _tokens_law(block, x, axis, remember) if not isinstance(x, LawTensor) else law_of(x)
         law = law.settled() if len(streams) < 2 else law.brief()  # streams share their sources: strangers if settled
         if not found:
             found.append(law)
@@ -106,11 +109,16 @@ def _runs(model: nn.Module, modules: list[nn.Module], args: tuple, kwargs: dict[
     return count[0]
 
 
-def _tokens_law(block: nn.Module, x: Tensor, remember: bool) -> Law:
-    """Of tokens (B, n, d); torch's own layers may take them as (n, B, d)."""
-    attention = getattr(block, "self_attn", None)
-    time_first = isinstance(attention, nn.MultiheadAttention) and not attention.batch_first
+def _tokens_law(block: nn.Module, x: Tensor, axis: int | None, remember: bool) -> Law:
+    """Of tokens (B, n, d), or (n, B, d) where tokens lie along axis 0."""
+    time_first = _is_time_first(block) if axis is None else axis == 0
     return Law.of_tokens(x.transpose(0, 1) if time_first else x, followed=remember)
+
+
+def _is_time_first(block: nn.Module) -> bool:
+    """Whether torch's own layer takes tokens as (n, B, d)."""
+    attention = getattr(block, "self_attn", None)
+    return isinstance(attention, nn.MultiheadAttention) and not attention.batch_first
 
 
 def _unread(error: Exception, model: nn.Module) -> DepthscopeError:
