@@ -59,6 +59,11 @@ POST_NORM = both(Junction(normed_sum=True))
 PRE_NORM = both(Junction(normed_read=True))
 
 
+def everywhere(junctions: Junctions) -> Declaration:
+    """The same description for every block."""
+    return lambda depth, index: junctions
+
+
 def declared(wiring: str, matrices: Collection[str] = MATRICES) -> Declaration:
     """What a wiring declares, by its name; gains act on those matrices alone that are there."""
     declare = lookup("wiring", wiring).junctions

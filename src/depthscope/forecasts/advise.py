@@ -10,7 +10,7 @@ from depthscope.errors import UsageError
 from depthscope.forecasts.advice import FLOOR, MOST_GROWTH, Advice, Kind, Option, choose
 from depthscope.forecasts.calibrate import calibrate
 from depthscope.forecasts.forecast import continued, forecast, replayed
-from depthscope.forecasts.numbers import has_maps
+from depthscope.forecasts.numbers import knows_sites
 from depthscope.forecasts.record import Forecast
 from depthscope.models.design import design_of
 from depthscope.scans.record import Scan
@@ -85,7 +85,7 @@ def _kinds_of_sizes(choices: dict[str, Any]) -> list[Kind]:
         Kind(3, lighter, WEIGHTS),
         *(Kind(4, rewired, (name,)) for name in ("pre_norm", "deep_norm") if name != design.wiring),
     ]
-    if has_maps(design):  # which know every site
+    if knows_sites(design):
         kinds.append(_tau(lambda tau: forecast(**rest, tau=tau, site="ffn_in"), "ffn_in"))
     return kinds
 

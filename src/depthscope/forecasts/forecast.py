@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from depthscope.errors import ForecastError, UsageError
 from depthscope.forecasts.calibrate import Calibration, calibrate
 from depthscope.forecasts.extrapolate import band, extrapolated
-from depthscope.forecasts.gradients import growth_of_design
-from depthscope.forecasts.numbers import has_maps, numbers_of_design
+from depthscope.forecasts.numbers import growth_of_design, has_maps, knows_sites, numbers_of_design
 from depthscope.forecasts.record import Forecast
 from depthscope.laws.law import Law
 from depthscope.laws.through_design import laws_of_design
 from depthscope.laws.through_model import laws_by_block
 from depthscope.models.design import Design, check_size, design_of
 from depthscope.models.random_inputs import random_inputs
+from depthscope.registry import lookup
 from depthscope.remedies._fix import fix_
 from depthscope.remedies.de_escalate import DeEscalate
 from depthscope.scans.record import Scan
@@ -198,12 +198,17 @@ def _of_design(depth: int | None, n: int, t_sim: float | None, change: Change, c
     design = design_of("forecast", **choices | ({} if depth is None else {"depth": depth}))
     if design.attention != "softmax":
         raise UsageError(f"forecast: attention must be softmax, whose law is known; got {design.attention}.")
-    if design.wiring == "hyper_connections":
-        raise UsageError("forecast: hyper_connections start as pre_norm; forecast that. Their law is not known later.")
+    if lookup("wiring", design.wiring).no_law:
+        raise UsageError(f"forecast: {lookup('wiring', design.wiring).no_law}")
     start = 1 / n if t_sim is None else t_sim
     checked("forecast", t_sim=start)
     if math.isnan(start):
         raise UsageError("forecast: t_sim must be a number in [0, 1]; got NaN. Leave it out for independent tokens.")
+    if change.site != "block_out" and not knows_sites(design):
+        raise UsageError(
+            f"forecast: site must be block_out for {design.wiring} blocks and for blocks with biases; got "
+            f"{change.site!r}. Build the model, fix it there, and forecast it: ds.forecast(model)."
+        )
     with torch.no_grad():
         states, energies = (_by_maps if has_maps(design) else _by_laws)(design, n, start, change)
         growth = growth_of_design(design, n, t_sim=start, tau=change.tau, scores=change.scores)
@@ -227,11 +232,6 @@ def _by_maps(design: Design, n: int, t_sim: float, change: Change) -> tuple[list
 
 def _by_laws(design: Design, n: int, t_sim: float, change: Change) -> tuple[list[Tensor], list[Pair]]:
     """The same for wirings and biases without maps."""
-    if change.site != "block_out":
-        raise UsageError(
-            f"forecast: site must be block_out for {design.wiring} blocks and for blocks with biases; got "
-            f"{change.site!r}. Build the model, fix it there, and forecast it: ds.forecast(model)."
-        )
     laws = laws_of_design(design, n, t_sim=t_sim, tau=change.tau, scores=change.scores)
     return [law.overlaps() for law in laws], [law.energies() for law in laws]
 
