@@ -8,8 +8,9 @@ from torch import nn
 
 from depthscope.errors import UsageError
 from depthscope.forecasts.advice import FLOOR, MOST_GROWTH, Advice, Kind, Option, choose
+from depthscope.forecasts.by_scan import continued, replayed
 from depthscope.forecasts.calibrate import calibrate
-from depthscope.forecasts.forecast import continued, forecast, replayed
+from depthscope.forecasts.forecast import forecast
 from depthscope.forecasts.numbers import knows_sites
 from depthscope.forecasts.record import Forecast
 from depthscope.models.design import design_of

@@ -32,7 +32,7 @@ class TokenMatrix:
 def attended(x: TokenMatrix, *, n: int, s_A: float, score_variance: float = 0.0) -> TokenMatrix:
     """s_A (C S C^T + F): C looks at all that may be seen alike, F is what fluctuations of the scores add."""
     C, m = _seen(n, x.causal)
-    mixed = (C @ x.S @ C.mT).expand(n, n)
+    mixed = covariance.mixed(x.S, C).expand(n, n)
     if score_variance < 1e-9:
         return x.of(s_A * mixed)
     D = spread(x.S, C, m)

@@ -135,8 +135,8 @@ def _upwards(sizes: StackSizes, rho: float, blocks: list[Junctions], gains: list
     for block, gain in zip(blocks, gains, strict=True):
         both = block.attention, block.network
         s, k = (energy * (j.write / j.skip) ** 2 for energy, j in zip((gain.s_A, gain.k), both, strict=True))
-        read = Junctions(*(j if j.write else PRE_NORM.network for j in both))  # a silent branch may read anything
-        X, found = forward(sizes, read, X, s, gain.score_variance, k)
+        attention, network = (j if j.write else PRE_NORM.network for j in both)  # a silent branch may read anything
+        X, found = forward(sizes, Junctions(attention, network), X, s, gain.score_variance, k)
         passed.append(found)
     return passed
 
