@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.errors import UsageError
-from depthscope.junctions import POST_NORM, Junctions
+from depthscope.junctions import POST_NORM, everywhere
 from depthscope.models.design import Design
 from depthscope.models.wirings.post_norm import PostNorm
 from depthscope.registry import shelve
@@ -23,14 +23,11 @@ class Admin(PostNorm):
     source = "Liu et al. 2020 (2004.08249)"
     plain = "post_norm"
     off = {"omega_1": 1.0, "omega_2": 1.0}
+    junctions = staticmethod(everywhere(POST_NORM))  # omega = 1 until it is profiled
 
     def __init__(self, design: Design, index: int) -> None:
         super().__init__(design, index)
         self.omega_1, self.omega_2 = nn.Parameter(torch.ones(design.d)), nn.Parameter(torch.ones(design.d))
-
-    @staticmethod
-    def junctions(depth: int, index: int) -> Junctions:
-        return POST_NORM  # omega = 1 until it is profiled
 
     def join_1(self, X: Tensor, A: Tensor) -> Tensor:
         return torch.add(self.omega_1 * X, A, alpha=self.alpha)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from depthscope.junctions import POST_NORM, Junctions
+from depthscope.junctions import POST_NORM, everywhere
 from depthscope.models.wirings.post_norm import PostNorm
 from depthscope.models.wirings.wiring import Branch
 from depthscope.registry import shelve
@@ -19,10 +19,7 @@ class B2T(PostNorm):
 
     source = "Takase et al. 2022 (2206.00330)"
     plain = "post_norm"
-
-    @staticmethod
-    def junctions(depth: int, index: int) -> Junctions:
-        return replace(POST_NORM, network=replace(POST_NORM.network, again=1.0))
+    junctions = staticmethod(everywhere(replace(POST_NORM, network=replace(POST_NORM.network, again=1.0))))
 
     def steps(self, X: Tensor, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
         Y_1 = self.join_1(X, SA(X))

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from depthscope.junctions import PRE_NORM, Junctions
+from depthscope.junctions import PRE_NORM, everywhere
 from depthscope.models.design import Design
 from depthscope.models.wirings.wiring import Branch, Wiring
 from depthscope.registry import shelve
@@ -15,14 +15,11 @@ class PreNorm(Wiring):
     source = "Xiong et al. 2020 (2002.04745)"
     plain = "post_norm"
     reads = "X_hat"
+    junctions = staticmethod(everywhere(PRE_NORM))
 
     def __init__(self, design: Design, index: int) -> None:
         super().__init__(design, index)
         self.norm_1, self.norm_2 = nn.LayerNorm(design.d), nn.LayerNorm(design.d)
-
-    @staticmethod
-    def junctions(depth: int, index: int) -> Junctions:
-        return PRE_NORM
 
     def steps(self, X: Tensor, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
         X_hat = self.norm_1(X)

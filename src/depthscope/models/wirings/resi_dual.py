@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from depthscope.junctions import POST_NORM, Junctions
+from depthscope.junctions import POST_NORM, everywhere
 from depthscope.models.design import Design
 from depthscope.models.wirings.wiring import Branch, Wiring
 from depthscope.registry import shelve
@@ -35,14 +35,11 @@ class ResiDual(Wiring):
     source = "Xie et al. 2023 (2304.14802)"
     plain = "post_norm"
     streams = ("D_1",)
+    junctions = staticmethod(everywhere(replace(POST_NORM, side_stream=True)))
 
     def __init__(self, design: Design, index: int) -> None:
         super().__init__(design, index)
         self.norm_1, self.norm_2 = nn.LayerNorm(design.d), nn.LayerNorm(design.d)
-
-    @staticmethod
-    def junctions(depth: int, index: int) -> Junctions:
-        return replace(POST_NORM, side_stream=True)
 
     def steps(self, X: tuple[Tensor, Tensor], SA: Branch, FFN: Branch) -> dict[str, Tensor]:
         main, D = X

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from depthscope.junctions import Junction, Junctions, both
+from depthscope.junctions import Junction, both, everywhere
 from depthscope.models.design import Design
 from depthscope.models.wirings.pre_norm import PreNorm
 from depthscope.models.wirings.wiring import Branch
@@ -15,14 +15,11 @@ class Sandwich(PreNorm):
 
     source = "Ding et al. 2021 (2105.13290)"
     plain = "pre_norm"
+    junctions = staticmethod(everywhere(both(Junction(normed_read=True, normed_write=True))))
 
     def __init__(self, design: Design, index: int) -> None:
         super().__init__(design, index)
         self.norm_a, self.norm_f = nn.LayerNorm(design.d), nn.LayerNorm(design.d)
-
-    @staticmethod
-    def junctions(depth: int, index: int) -> Junctions:
-        return both(Junction(normed_read=True, normed_write=True))
 
     def steps(self, X: Tensor, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
         X_hat = self.norm_1(X)

@@ -7,7 +7,7 @@ and a block is the identity at the start.
 import torch
 from torch import Tensor, nn
 
-from depthscope.junctions import Junction, Junctions, both
+from depthscope.junctions import Junction, both, everywhere
 from depthscope.models.design import Design
 from depthscope.models.wirings.pre_norm import PreNorm
 from depthscope.registry import shelve
@@ -20,14 +20,11 @@ class SkipInit(PreNorm):
     source = "De & Smith 2020 (2002.10444)"
     plain = "pre_norm"
     off = {"a_1": 1.0, "a_2": 1.0}
+    junctions = staticmethod(everywhere(both(Junction(normed_read=True, write=0.0))))
 
     def __init__(self, design: Design, index: int) -> None:
         super().__init__(design, index)
         self.a_1, self.a_2 = nn.Parameter(torch.zeros(())), nn.Parameter(torch.zeros(()))
-
-    @staticmethod
-    def junctions(depth: int, index: int) -> Junctions:
-        return both(Junction(normed_read=True, write=0.0))
 
     def join_1(self, X: Tensor, A: Tensor) -> Tensor:
         return X + self.a_1 * self.alpha * A

@@ -42,7 +42,7 @@ class Wiring(nn.Module):
         self.declared = self.junctions(design.depth, index)
 
     @staticmethod
-    def junctions(depth: int, index: int) -> Junctions | None:
+    def junctions(depth: int, index: int, /) -> Junctions | None:
         """The block of this index as plain data; None where there is no such description."""
         return None
 
