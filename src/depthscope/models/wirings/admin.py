@@ -29,11 +29,11 @@ class Admin(PostNorm):
         super().__init__(design, index)
         self.omega_1, self.omega_2 = nn.Parameter(torch.ones(design.d)), nn.Parameter(torch.ones(design.d))
 
-    def join_1(self, X: Tensor, A: Tensor) -> Tensor:
-        return torch.add(self.omega_1 * X, A, alpha=self.alpha)
+    def keep_1(self, X: Tensor) -> Tensor:
+        return self.omega_1 * X
 
-    def join_2(self, Y: Tensor, F: Tensor) -> Tensor:
-        return self.omega_2 * Y + F
+    def keep_2(self, Y: Tensor) -> Tensor:
+        return self.omega_2 * Y
 
 
 @torch.no_grad()

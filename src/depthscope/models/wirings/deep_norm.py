@@ -4,7 +4,6 @@ alpha_N = (2N)^(1/4) on the skip, beta = (8N)^(-1/4) on the matrices W, W_O, W_1
 for a model that is an encoder or a decoder alone. The paper draws the matrices by Xavier's law: weights="xavier".
 """
 
-import torch
 from torch import Tensor
 
 from depthscope.junctions import Junction, Junctions, both
@@ -30,8 +29,8 @@ class DeepNorm(PostNorm):
         gains = dict.fromkeys(("W", "W_O", "W_1", "W_2"), (8 * depth) ** -0.25)
         return both(Junction(skip=(2 * depth) ** 0.25, normed_sum=True), gains=gains)
 
-    def join_1(self, X: Tensor, A: Tensor) -> Tensor:
-        return torch.add(self.alpha_N * X, A, alpha=self.alpha)
+    def keep_1(self, X: Tensor) -> Tensor:
+        return self.alpha_N * X
 
-    def join_2(self, Y: Tensor, F: Tensor) -> Tensor:
-        return self.alpha_N * Y + F
+    def keep_2(self, Y: Tensor) -> Tensor:
+        return self.alpha_N * Y

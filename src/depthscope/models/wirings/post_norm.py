@@ -20,8 +20,8 @@ class PostNorm(Wiring):
         self.norm_1, self.norm_2 = nn.LayerNorm(design.d), nn.LayerNorm(design.d)
 
     def steps(self, X: Tensor, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
-        Y_1 = self.join_1(X, SA(X))
+        Y_1 = self.join_1(self.keep_1(X), SA(X))
         Y_2 = self.norm_1(Y_1)
-        Y_3 = self.join_2(Y_2, FFN(Y_2))
+        Y_3 = self.join_2(self.keep_2(Y_2), FFN(Y_2))
         Y_4 = self.norm_2(Y_3)
         return {"Y_1": Y_1, "Y_2": Y_2, "Y_3": Y_3, "Y_4": Y_4}

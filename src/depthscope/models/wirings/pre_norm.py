@@ -23,9 +23,9 @@ class PreNorm(Wiring):
 
     def steps(self, X: Tensor, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
         X_hat = self.norm_1(X)
-        Y = self.join_1(X, SA(X_hat))
+        Y = self.join_1(self.keep_1(X), SA(X_hat))
         Y_hat = self.norm_2(Y)
-        Z = self.join_2(Y, FFN(Y_hat))
+        Z = self.join_2(self.keep_2(Y), FFN(Y_hat))
         return {"X_hat": X_hat, "Y": Y, "Y_hat": Y_hat, "Z": Z}
 
     @staticmethod

@@ -49,12 +49,20 @@ class Wiring(nn.Module):
     def steps(self, X: Any, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
         raise NotImplementedError
 
+    def keep_1(self, X: Tensor) -> Tensor:
+        """The stream that goes past attention."""
+        return X
+
+    def keep_2(self, Y: Tensor) -> Tensor:
+        """The stream that goes past the network."""
+        return Y
+
     def join_1(self, X: Tensor, A: Tensor) -> Tensor:
-        """The stream and what attention gives."""
+        """The stream that was kept, and what attention gives."""
         return torch.add(X, A, alpha=self.alpha)
 
     def join_2(self, Y: Tensor, F: Tensor) -> Tensor:
-        """The stream and what the network gives."""
+        """The stream that was kept, and what the network gives."""
         return Y + F
 
     def forward(self, X: State, SA: Branch, FFN: Branch) -> State:
