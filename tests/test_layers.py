@@ -8,20 +8,21 @@ from pathlib import Path
 from loops import over
 
 ROOT = Path(__file__).parents[1] / "src" / "depthscope"
-BASE = "errors checks registry files records"
+BASE = "errors checks registry files records junctions"
 MAY_IMPORT = {
     "metrics": BASE,
     "theory": BASE,
     "models": BASE,
     "experiments": (
-        f"metrics theory models traces scans forecasts remedies ablations circuits training reports notation {BASE}"
+        f"metrics theory models traces scans laws forecasts remedies ablations circuits training reports notation {BASE}"
     ),
     "traces": BASE,
     "scans": f"traces metrics {BASE}",
     "remedies": f"traces metrics circuits {BASE}",
     "ablations": f"traces scans remedies {BASE}",
     "circuits": f"traces metrics theory {BASE}",
-    "forecasts": f"theory models traces scans remedies {BASE}",
+    "laws": f"theory models traces {BASE}",
+    "forecasts": f"laws theory models traces scans remedies {BASE}",
     "training": f"metrics theory models traces scans remedies {BASE}",
     "reports": f"scans forecasts training theory ablations circuits {BASE}",
     "cli": f"metrics models theory traces scans forecasts remedies ablations circuits reports experiments training {BASE}",

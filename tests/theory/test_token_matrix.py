@@ -6,19 +6,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from depthscope.errors import UsageError
+from depthscope.registry import TABLES
 from depthscope.theory.kernels import kernel
 from depthscope.theory.stacks import (
     SITES,
-    WIRINGS,
     covariances_by_depth,
     overlaps_by_depth,
     similarities,
     similarity_by_depth,
 )
-from depthscope.theory.token_matrix import Tokens, attended, de_escalated, networked, normed
+from depthscope.theory.token_matrix import TokenMatrix, attended, de_escalated, networked, normed
 from loops import over
 
 N = 12
+WIRINGS = [name for name, wiring in TABLES["wiring"].items() if wiring.junctions(1, 1) is not None]
 NUMBERS = {"s_A": 0.8, "k": 0.3, "score_variance": 0.7, "hidden_variance": 0.4, "alpha": 0.9}
 
 
@@ -35,8 +36,9 @@ def test_two_numbers_are_the_case_of_tokens_all_alike(wiring: str, activation: s
     """Within what the two tables of participation differ by, 1e-4."""
     numbers = {**NUMBERS, "wiring": wiring, "activation": activation}
     S = 0.9 * torch.eye(N, dtype=torch.float64) + 0.1
-    found = covariances_by_depth(S, depth=9, tau=0.2, site="ffn_in", **numbers)
-    expected = overlaps_by_depth(depth=9, n=N, t_sim=0.1 + 0.9 / N, tau=0.2, site="ffn_in", **numbers)
+    numbers |= {"tau": 0.2, "site": "block_out" if wiring == "b2t" else "ffn_in"}
+    found = covariances_by_depth(S, depth=9, **numbers)
+    expected = overlaps_by_depth(depth=9, n=N, t_sim=0.1 + 0.9 / N, **numbers)
     assert [float(S[0, 0]) for S in found] == pytest.approx([x.q for x in expected], rel=3e-4)
     assert [float(S[0, 1]) for S in found] == pytest.approx([x.p for x in expected], rel=1e-3, abs=1e-4)
     assert similarities(found).tolist() == pytest.approx([x.t_sim(N) for x in expected], abs=1e-4)
@@ -54,7 +56,7 @@ def test_and_so_at_every_site(site: str) -> None:
 @over("activation", ["relu", "gelu", "silu", "tanh"])
 def test_the_table_is_the_kernel(activation: str) -> None:
     S = some_tokens()
-    found = networked(Tokens(S), k=1.0, activation=activation, hidden_variance=0.7).S
+    found = networked(TokenMatrix(S), k=1.0, activation=activation, hidden_variance=0.7).S
     expected = kernel(activation, 0.7 * S)
     torch.testing.assert_close(found, expected / expected[0, 0], atol=2e-6, rtol=0)
 
@@ -70,7 +72,7 @@ def test_attention_is_the_mean_over_draws_of_weights(causal: bool) -> None:
         scores = scores.masked_fill(torch.ones(N, N).triu(1).bool(), -torch.inf)
     P = scores.softmax(-1)
     drawn = P @ (X @ X.T / d) @ P.mT
-    found = attended(Tokens(X @ X.T / d, causal), n=N, s_A=1.0, score_variance=v).S
+    found = attended(TokenMatrix(X @ X.T / d, causal), n=N, s_A=1.0, score_variance=v).S
     error = drawn.std(0) / draws**0.5
     assert bool(((found - drawn.mean(0)).abs() < 4 * error + 0.03 * found.diagonal().mean()).all())
 
@@ -84,7 +86,7 @@ def _scores(X: torch.Tensor, v: float) -> torch.Tensor:
 @given(st.floats(0, 1), st.booleans(), st.integers(0, 10**6))
 def test_what_holds_for_all_tokens(tau: float, causal: bool, seed: int) -> None:
     torch.manual_seed(seed)
-    x = Tokens(some_tokens(equal=False), causal)
+    x = TokenMatrix(some_tokens(equal=False), causal)
     assert torch.allclose(normed(x.of(7 * x.S)).S, normed(x).S)
     assert torch.allclose(de_escalated(x, n=N, tau=0.0).S, x.S)
     for y in (attended(x, n=N, s_A=1.0, score_variance=0.3), networked(x, k=0.5), de_escalated(x, n=N, tau=tau)):

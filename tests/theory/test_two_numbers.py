@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 import depthscope as ds
 from depthscope.errors import UnknownNameError, UsageError
-from depthscope.forecasts.designs import laws_of_design
+from depthscope.laws.through_design import laws_of_design
 from depthscope.models.design import Design
 from depthscope.models.transformer import Transformer
+from depthscope.registry import TABLES
 from depthscope.theory.kernels import kernel
 from depthscope.theory.participation import participation
-from depthscope.theory.stacks import SITES, WIRINGS, overlaps_by_depth, similarity_by_depth
+from depthscope.theory.stacks import SITES, overlaps_by_depth, similarity_by_depth
 from depthscope.theory.two_numbers import (
     Overlaps,
     _participation,
@@ -32,6 +33,7 @@ from depthscope.theory.two_numbers import (
 from loops import over
 
 N, D = 24, 128
+WIRINGS = [name for name, wiring in TABLES["wiring"].items() if wiring.junctions(1, 1) is not None]
 S_1, S_2 = 2 / 5, 8 / 5  # d Var(W_1) and 4 d Var(W_2) of Xavier's law
 CHOICES = {"d": D, "h": 4, "weights": "xavier", "output": True}
 states = st.builds(tokens_alike, st.floats(0, 1), st.just(N), st.floats(0.01, 100))
@@ -41,7 +43,8 @@ activations = st.sampled_from(["relu", "gelu", "silu", "tanh", "swiglu"])
 def two_numbers(wiring: str, activation: str, depth: int, **more) -> torch.Tensor:
     """The numbers of a Xavier design."""
     k = network_gain(activation, hidden_variance=S_1, s_2=S_2)
-    numbers = {"k": k, "hidden_variance": S_1, "score_variance": 1.0, "activation": activation, "wiring": wiring}
+    numbers = {"k": k, "hidden_variance": S_1, "s_2": S_2, "score_variance": 1.0}
+    numbers |= {"activation": activation, "wiring": wiring}
     return similarity_by_depth(depth=depth, n=N, **numbers | more)
 
 
@@ -197,7 +200,9 @@ def test_depth_0_and_one_token() -> None:
 @over(
     "numbers, error, message",
     [
-        ({"wiring": "b2t"}, UnknownNameError, "no wiring with a map of two numbers is called 'b2t'.*post_norm"),
+        ({"wiring": "hyper_connections"}, UsageError, "hyper_connections: the wiring must declare its junctions"),
+        ({"wiring": "pre_nrm"}, UnknownNameError, "Did you mean pre_norm"),
+        ({"wiring": "b2t", "tau": 0.5, "site": "ffn_in"}, UsageError, "site must be block_out for blocks that add"),
         ({"site": "attn"}, UnknownNameError, "no site is called 'attn'"),
         ({"activation": "relo"}, UnknownNameError, "Did you mean relu"),
         ({"s_A": -1.0}, UsageError, "s_A must lie in"),

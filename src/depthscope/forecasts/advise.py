@@ -6,11 +6,12 @@ from typing import Any
 
 from torch import nn
 
-from depthscope.errors import ForecastError, UsageError
+from depthscope.errors import ForecastError, UsageError, said_by
 from depthscope.forecasts.advice import FLOOR, MOST_GROWTH, Advice, Kind, Option, choose
+from depthscope.forecasts.by_scan import continued, replayed
 from depthscope.forecasts.calibrate import calibrate
-from depthscope.forecasts.forecast import continued, forecast, replayed
-from depthscope.forecasts.numbers import has_maps
+from depthscope.forecasts.forecast import forecast
+from depthscope.forecasts.numbers import knows_sites
 from depthscope.forecasts.record import Forecast
 from depthscope.models.design import design_of
 from depthscope.scans.record import Scan
@@ -22,6 +23,7 @@ SCORES = (0.5, 0.3, 0.1, 0.03)  # factors on what the softmax reads
 AS_IT_IS = "nothing"
 
 
+@said_by("advise")
 def advise(
     source: nn.Module | Scan | None = None,
     inputs: Any = None,
@@ -86,7 +88,7 @@ def _kinds_of_sizes(choices: dict[str, Any]) -> list[Kind]:
         Kind(3, lighter, WEIGHTS),
         *(Kind(4, rewired, (name,)) for name in ("pre_norm", "deep_norm") if name != design.wiring),
     ]
-    if has_maps(design):  # which know every site
+    if knows_sites(design):
         kinds.append(_tau(lambda tau: forecast(**rest, tau=tau, site="ffn_in"), "ffn_in"))
     return kinds
 

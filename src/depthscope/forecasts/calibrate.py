@@ -11,7 +11,7 @@ from torch import Tensor
 
 from depthscope.errors import ForecastError, UsageError
 from depthscope.scans.record import Scan
-from depthscope.theory.covariance import de_escalated, normed, parts, rescaled, uniform_attention
+from depthscope.theory.covariance import de_escalated, mixed, normed, parts, rescaled, uniform_attention
 
 BRANCHES = ("attention", "ffn")
 MOST_TOKENS = {False: 24, True: 64}  # of the covariance, causal or not; more change nothing that a scan could show
@@ -183,7 +183,7 @@ def _attended(R: Tensor, P: Tensor, focus: Tensor | float = 0.0) -> Tensor:
     centred energy D of R.
     """
     _, D = parts(R)
-    return P @ R @ P.mT + torch.eye(R.shape[-1], dtype=R.dtype) * (focus * D)[..., None, None]
+    return mixed(R, P) + torch.eye(R.shape[-1], dtype=R.dtype) * (focus * D)[..., None, None]
 
 
 def _hidden(R: Tensor, offset: Tensor, curve: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Reference models in the papers' letters, presets at random initialisation, and whatever a user points at."""
 
+from depthscope.models import wirings  # noqa: F401, every wiring puts itself on the shelf
 from depthscope.models.adaptive import TiedVocabulary
 from depthscope.models.block import Block, SelfAttention
 from depthscope.models.decoder import Decoder, decoder

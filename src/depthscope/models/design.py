@@ -66,6 +66,14 @@ class Design:
         """The number of columns of W_1."""
         return 4 * self.d if self.q is None else self.q
 
+    @property
+    def matrices(self) -> dict[str, tuple[int, int]]:
+        """The matrices of a block by their letters, (fan_out, fan_in) each: those alone that are there."""
+        d, q = self.d, self.ffn_width
+        attention = dict.fromkeys(("W_q", "W_k", "W", *(("W_O",) if self.output else ())), (d, d))
+        network = {} if self.activation == "none" else {"W_1": (q, d), "W_2": (d, q)}
+        return attention | network | ({"W_gate": (q, d)} if self.activation == "swiglu" else {})
+
 
 def shelves() -> None:
     """Fill the tables of wirings, attention formulas, activations and weight laws."""

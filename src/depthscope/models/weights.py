@@ -5,9 +5,12 @@ independent copies. `role` is the matrix's letter: W_q W_k W W_O (attention), W_
 number of heads.
 """
 
+from functools import lru_cache
+
+import torch
 from torch import Tensor
 
-from depthscope.registry import shelve
+from depthscope.registry import lookup, shelve
 
 
 def _normal(weight: Tensor, bias: Tensor | None, variance: float) -> None:
@@ -69,3 +72,27 @@ def paper_literal_he(weight: Tensor, bias: Tensor | None, role: str, h: int) -> 
 def bert(weight: Tensor, bias: Tensor | None, role: str, h: int) -> None:
     """every matrix normal with standard deviation 0.02 whatever the width, biases zero: BERT's law, made for d = 768"""
     _normal(weight, bias, 0.02**2)
+
+
+class _Unfilled:
+    """Stands in for a tensor that a law fills: it remembers the variance, and holds nothing."""
+
+    def __init__(self, *shape: int) -> None:
+        self.shape, self.variance = torch.Size(shape), 0.0
+
+    def normal_(self, mean: float, std: float) -> None:
+        self.variance = std**2
+
+    def uniform_(self, low: float, high: float) -> None:
+        self.variance = (high - low) ** 2 / 12
+
+    def zero_(self) -> None:
+        self.variance = 0.0
+
+
+@lru_cache
+def variances(law: str, role: str, shape: tuple[int, int], h: int) -> tuple[float, float]:
+    """What a law, by its name, gives the weights and the biases of one matrix; nothing is drawn."""
+    weight, bias = _Unfilled(*shape), _Unfilled(shape[0])
+    lookup("weight law", law)(weight, bias, role, h)
+    return weight.variance, bias.variance

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from depthscope.junctions import POST_NORM, declared
 from depthscope.theory.depth import critical_tau
 from depthscope.theory.stacks import similarity_by_depth
 
@@ -30,7 +31,8 @@ def draw_phases(ax: Any, *, depth: int, n: int, points: Any = (), **numbers: Any
     gains, taus = torch.linspace(0.02, 4, 48, dtype=torch.float64), torch.linspace(0, 1, 48, dtype=torch.float64)
     shown = phases(gains, taus, depth=depth, n=n, **numbers)
     mesh = ax.pcolormesh(gains.numpy(), taus.numpy(), shown.numpy(), cmap="RdYlBu_r", vmin=0, vmax=1, shading="nearest")
-    if numbers.get("wiring", "post_norm") == "post_norm":
+    junctions = numbers.get("junctions") or declared(numbers.get("wiring", "post_norm"))
+    if junctions(depth, 1) == POST_NORM:
         ax.plot(gains, critical_tau(1 + gains), color="k", lw=1.2, label="critical tau, 1 - 1/sqrt(1 + gain)")
         ax.legend(fontsize=7, loc="lower right")
     for gain, tau, t_sim in points:

@@ -38,8 +38,12 @@ def less_mean(n: int, tau: float, causal: bool) -> Tensor:
 
 def de_escalated(S: Tensor, tau: float, causal: bool) -> Tensor:
     """T S T^T, T as in less_mean."""
-    T = less_mean(S.shape[-1], tau, causal)
-    return T @ S @ T.mT
+    return mixed(S, less_mean(S.shape[-1], tau, causal))
+
+
+def mixed(S: Tensor, C: Tensor) -> Tensor:
+    """C S C^T: every token a sum of tokens, as attention or a mean makes them."""
+    return C @ S @ C.mT
 
 
 def normed(S: Tensor) -> Tensor:

@@ -30,6 +30,8 @@ _RANGES = {
     "n": _Range(1, math.inf, "It counts tokens.", "[)"),
     "variance": _Range(0, math.inf, "It is the variance of attention's scores.", "[)"),
     "s_A": _Range(0, math.inf, "It is d Var(W_V) d Var(W_O); 0 switches attention off.", "[)"),
+    "s_O": _Range(0, math.inf, "It is d Var(W_O), or 1 where there is no W_O.", "[)"),
+    "s_2": _Range(0, math.inf, "It is q Var(W_2) with q hidden units.", "[)"),
     "c": _Range(0, math.inf, "It is the weight of the attention branch before it is divided by sqrt(depth).", "[)"),
     "slope": _Range(0, math.inf, "It is kappa'(1) of the activation; 1 for ReLU: kernel_slope.", "[)"),
     "score_variance": _Range(0, math.inf, "It is d Var(W_q) d Var(W_k); 0 for uniform attention.", "[)"),

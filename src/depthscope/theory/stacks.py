@@ -1,40 +1,31 @@
-"""Token similarity by depth: blocks of a wiring, each a few maps on tokens, by two numbers or by all their overlaps.
+"""Token similarity by depth: blocks, each a few maps on tokens, by two numbers or by all their overlaps.
 
-Weights are drawn anew for every block and never built; a thousand blocks in two numbers take milliseconds. Wirings as
-in models/.
+A block is described by its junctions. Weights are drawn anew for every block and never built; a thousand blocks in two
+numbers take milliseconds.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from depthscope.errors import UnknownNameError, UsageError
+from depthscope.junctions import POST_NORM, Declaration, Junction, Junctions, declared, everywhere
 from depthscope.registry import unknown
 from depthscope.theory import token_matrix, two_numbers
 from depthscope.theory.covariance import parts
 from depthscope.theory.kernels import ACTIVATIONS
+from depthscope.theory.matrix_gains import MatrixGains
 from depthscope.theory.numbers import checked
-from depthscope.theory.token_matrix import Tokens
-from depthscope.theory.two_numbers import Overlaps, tokens_alike
+from depthscope.theory.token_matrix import TokenMatrix
+from depthscope.theory.two_numbers import Overlaps, hidden_overlaps, tokens_alike
 
-State = Any  # Overlaps or Tokens
-MAPS: dict[type, Any] = {Overlaps: two_numbers, Tokens: token_matrix}  # the same maps by name
-Map = Callable[[Any, State], State]  # takes the maps of its state first
+State = Any  # Overlaps or TokenMatrix
+MAPS: dict[type, Any] = {Overlaps: two_numbers, TokenMatrix: token_matrix}  # the same maps by name
+_POST_NORM = everywhere(POST_NORM)
 SITES = ("block_in", "attn_in", "sa_out", "sa_sum", "ffn_in", "ffn_sum", "block_out")
-
-
-class Junction(NamedTuple):
-    """How a branch f meets the stream: x -> after(skip x + write(f(read(x)))); first: a factor on W_1 of a network."""
-
-    read: Map
-    write: Map
-    after: Map
-    skip: float = 1.0
-    first: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -45,9 +36,11 @@ class Blocks:
     s_A: float = 1.0
     k: float = 0.0
     activation: str = "relu"
-    wiring: str = "post_norm"
+    junctions: Declaration = _POST_NORM
     score_variance: float = 0.0
     hidden_variance: float = 1.0
+    s_O: float = 1.0
+    s_2: float = 1.0
     b_A: float = 0.0
     b_F: float = 0.0
     alpha: float = 1.0
@@ -56,16 +49,24 @@ class Blocks:
 
     def __post_init__(self) -> None:
         where = "similarity_by_depth"
-        numbers = ("n", "s_A", "k", "score_variance", "hidden_variance", "b_A", "b_F", "alpha", "tau")
+        numbers = ("n", "s_A", "k", "score_variance", "hidden_variance", "s_O", "s_2", "b_A", "b_F", "alpha", "tau")
         checked(where, **{name: getattr(self, name) for name in numbers})
         for what, name, known in (
-            ("wiring with a map of two numbers", self.wiring, WIRINGS),
             ("site", self.site, SITES),
             ("activation", self.activation, (*ACTIVATIONS, "swiglu")),
         ):
             if name not in known:
-                every = f" There are {', '.join(known)}; for another, ds.forecast." if what.startswith("wiring") else ""
-                raise UnknownNameError(f"{where}: {unknown(what, name, known)}{every}")
+                raise UnknownNameError(f"{where}: {unknown(what, name, known)}")
+        if self.tau and self.site != "block_out" and self.junctions(1, 1).network.again:
+            raise UsageError(
+                f"{where}: site must be block_out for blocks that add their input once more; got {self.site!r}. Build "
+                "the model, fix it there, and forecast it: ds.forecast(model)."
+            )
+
+    @property
+    def matrices(self) -> MatrixGains:
+        """Without the gains that a wiring gives them."""
+        return MatrixGains(self.s_A, self.score_variance, self.k, self.hidden_variance, self.s_O, self.s_2)
 
 
 def similarity_by_depth(*, depth: int, n: int, t_sim: float | None = None, q: float = 1.0, **numbers: Any) -> Tensor:
@@ -75,7 +76,9 @@ def similarity_by_depth(*, depth: int, n: int, t_sim: float | None = None, q: fl
     of their own when left out: s_A = d Var(W_V) d Var(W_O); k, the energy gain of the network (network_gain;
     d Var(W_1) q Var(W_2) / 2 for ReLU), its activation, hidden_variance = d Var(W_1); score_variance =
     d Var(W_q) d Var(W_k), 0 for uniform attention; b_A and b_F, variances of the biases that end the branches;
-    alpha; wiring; tau of de-escalation at a site. s_A and k come without the gains that a wiring gives its matrices.
+    alpha; tau of de-escalation at a site. s_O and s_2, the shares of W_O and W_2 in s_A and k, count for wirings with
+    norms inside their branches. junctions(depth, index) describes a block, or wiring names one that declares them; s_A
+    and k come without the gains that a wiring gives its matrices.
     """
     states = overlaps_by_depth(depth=depth, n=n, t_sim=t_sim, q=q, **numbers)
     return torch.tensor([x.t_sim(n) for x in states], dtype=torch.float64)
@@ -95,6 +98,8 @@ def overlaps_by_depth(
 
 def _blocks(n: int, numbers: dict[str, Any]) -> "Blocks":
     known = [field.name for field in fields(Blocks)]
+    if "wiring" in numbers:
+        numbers = {"junctions": declared(numbers["wiring"])} | {k: v for k, v in numbers.items() if k != "wiring"}
     for name, value in numbers.items():
         if name not in known:
             raise UnknownNameError("similarity_by_depth: " + unknown("number", name, known))
@@ -113,7 +118,7 @@ def covariances_by_depth(S: Tensor, *, depth: int, causal: bool = False, **numbe
     """
     if S.ndim != 2 or S.shape[0] != S.shape[1]:
         raise UsageError(f"covariances_by_depth: S must be (n, n), overlaps of tokens; got {tuple(S.shape)}.")
-    states = _states(Tokens(S.double(), causal), depth, _blocks(len(S), numbers))
+    states = _states(TokenMatrix(S.double(), causal), depth, _blocks(len(S), numbers))
     return [x.S for x in states]
 
 
@@ -127,79 +132,50 @@ def _states(start: State, depth: int, blocks: "Blocks") -> list[State]:
     checked("similarity_by_depth", depth=depth)
     if depth != int(depth):
         raise UsageError(f"similarity_by_depth: depth must be a whole number of blocks; got {depth}. Round it.")
-    states = [MAPS[type(start)].normed(start) if blocks.wiring == "peri_ln" else start]
-    for index in range(1, int(depth) + 1):
-        states.append(block(states[-1], blocks, *WIRINGS[blocks.wiring](int(depth), index)))
+    found = [blocks.junctions(int(depth), index) for index in range(1, int(depth) + 1)]
+    states = [MAPS[type(start)].normed(start) if found and found[0].normed_input else start]
+    for junctions in found:
+        states.append(block(states[-1], blocks, junctions))
     return states
 
 
-def block(x: State, blocks: Blocks, attention: Junction, network: Junction) -> State:
+def block(x: State, blocks: Blocks, junctions: Junctions) -> State:
     """One block: attention joins the stream, then the network does; de-escalation acts where its site comes by."""
-    c, maps = blocks, MAPS[type(x)]
+    c, maps, attention, network = blocks, MAPS[type(x)], junctions.attention, junctions.network
+    gains = c.matrices.times(junctions.gains, c.activation)
 
     def at(site: str, state: State) -> State:
         return maps.de_escalated(state, n=c.n, tau=c.tau) if site == c.site and c.tau else state
 
     x = at("block_in", x)
-    A = maps.attended(at("attn_in", attention.read(maps, x)), n=c.n, s_A=c.s_A, score_variance=c.score_variance)
-    A = at("sa_out", attention.write(maps, maps.shifted(A, c.b_A)))
-    y = at("sa_sum", maps.joined(x, A, skip=attention.skip, weight=c.alpha))
-    y = at("ffn_in", attention.after(maps, y))
-    Y = network.read(maps, y)
-    F = maps.networked(Y, k=c.k, activation=c.activation, hidden_variance=c.hidden_variance, first=network.first)
-    z = at("ffn_sum", maps.joined(y, network.write(maps, maps.shifted(F, c.b_F)), skip=network.skip))
-    return at("block_out", network.after(maps, z))
+    read = at("attn_in", _read(maps, attention, x))
+    A = maps.attended(read, n=c.n, s_A=gains.s_A, score_variance=gains.score_variance)
+    A = maps.scaled(maps.normed(A), gains.s_O**0.5) if attention.inner_norm else A
+    A = at("sa_out", _written(maps, attention, maps.shifted(A, c.b_A)))
+    y_sum = at("sa_sum", maps.joined(x, A, skip=attention.skip, weight=c.alpha))
+    y = at("ffn_in", maps.normed(y_sum) if attention.normed_sum else y_sum)
+    read = _read(maps, network, y)
+    F = maps.networked(read, k=gains.k, activation=c.activation, hidden_variance=gains.hidden_variance)
+    F = _normed_units(maps, F, gains, c.activation) if network.inner_norm else F
+    z = maps.joined(y, _written(maps, network, maps.shifted(F, c.b_F)), skip=network.skip)
+    if network.again:  # y holds a share of x already
+        share = attention.skip / maps.size(y_sum) if attention.normed_sum else attention.skip
+        z = maps.joined_again(z, x, weight=network.again, share=network.skip * share)
+    z = at("ffn_sum", z)
+    return at("block_out", maps.normed(z) if network.normed_sum else z)
 
 
-def _same(_: Any, x: State) -> State:
-    return x
+def _read(maps: Any, junction: Junction, x: State) -> State:
+    x = maps.normed(x) if junction.normed_read else x
+    return x if junction.read == 1 else maps.scaled(x, junction.read)
 
 
-def _normed(maps: Any, x: State) -> State:
-    return maps.normed(x)
+def _written(maps: Any, junction: Junction, branch: State) -> State:
+    branch = maps.normed(branch) if junction.normed_write else branch
+    return branch if junction.write == 1 else maps.scaled(branch, junction.write)
 
 
-def _times(factor: float) -> Map:
-    return lambda maps, x: maps.scaled(x, factor)
-
-
-def _twice(junction: Junction) -> tuple[Junction, Junction]:
-    return junction, junction
-
-
-def _post(skip: float = 1.0, write: Map = _same) -> tuple[Junction, Junction]:
-    return _twice(Junction(_same, write, _normed, skip))
-
-
-def _pre(read: Map = _normed, write: Map = _same) -> tuple[Junction, Junction]:
-    return _twice(Junction(read, write, _same))
-
-
-def _deep_norm(depth: int, _: int) -> tuple[Junction, Junction]:
-    """beta on W_V, W_O, W_1 and W_2, alpha_N on the skip."""
-    alpha_N, beta = (2 * depth) ** 0.25, (8 * depth) ** -0.25
-    return (
-        Junction(_same, _times(beta**2), _normed, alpha_N),
-        Junction(_same, _times(beta), _normed, alpha_N, first=beta),
-    )
-
-
-def _layer_scale(depth: int, _: int) -> tuple[Junction, Junction]:
-    return _pre(write=_times(0.1 if depth <= 18 else 1e-5 if depth <= 24 else 1e-6))
-
-
-WIRINGS: dict[str, Callable[[int, int], tuple[Junction, Junction]]] = {  # (depth, index from 1) -> the two junctions
-    "post_norm": lambda depth, index: _post(),
-    "pre_norm": lambda depth, index: _pre(),
-    "deep_norm": _deep_norm,
-    "depth_scaled": lambda depth, index: _post(write=_times(1 / math.sqrt(depth))),
-    "layer_norm_scaling": lambda depth, index: _pre(read=lambda m, x: m.scaled(m.normed(x), 1 / math.sqrt(index))),
-    "mix_ln": lambda depth, index: _post() if index <= depth / 4 else _pre(),
-    "sandwich": lambda depth, index: _pre(write=_normed),
-    "peri_ln": lambda depth, index: _pre(write=_normed),
-    "rezero": lambda depth, index: _twice(Junction(_same, _times(0.0), _same)),
-    "skip_init": lambda depth, index: _pre(write=_times(0.0)),
-    "layer_scale": _layer_scale,
-    "admin": lambda depth, index: _post(),  # omega = 1 until it is profiled
-    "resi_dual": lambda depth, index: _post(),  # its main stream never reads the other
-}
+def _normed_units(maps: Any, F: State, gains: MatrixGains, activation: str) -> State:
+    """LN(hidden units) W_2, where the network reads tokens of energy 1: the norm takes the mean over the units out."""
+    whole, apart = hidden_overlaps(activation, gains.hidden_variance, 1.0)  # E f^2, and the variance of f
+    return maps.scaled(maps.normed(maps.shifted(F, -gains.k * (1 - apart / whole))), gains.s_2**0.5)

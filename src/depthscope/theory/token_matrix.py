@@ -10,8 +10,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from depthscope.theory import two_numbers
-from depthscope.theory.covariance import less_mean, uniform_attention
+from depthscope.theory import covariance, two_numbers
+from depthscope.theory.covariance import uniform_attention
 from depthscope.theory.kernels import deviations
 from depthscope.theory.participation import participation_by_table
 
@@ -19,20 +19,20 @@ POINTS = 4096  # of the table of a kernel; its error is below 1e-7
 
 
 @dataclass(frozen=True, eq=False)
-class Tokens:
+class TokenMatrix:
     """S (n, n), and whether a token sees only those before it."""
 
     S: Tensor
     causal: bool = False
 
-    def of(self, S: Tensor) -> "Tokens":
-        return Tokens(S, self.causal)
+    def of(self, S: Tensor) -> "TokenMatrix":
+        return TokenMatrix(S, self.causal)
 
 
-def attended(x: Tokens, *, n: int, s_A: float, score_variance: float = 0.0) -> Tokens:
+def attended(x: TokenMatrix, *, n: int, s_A: float, score_variance: float = 0.0) -> TokenMatrix:
     """s_A (C S C^T + F): C looks at all that may be seen alike, F is what fluctuations of the scores add."""
     C, m = _seen(n, x.causal)
-    mixed = (C @ x.S @ C.mT).expand(n, n)
+    mixed = covariance.mixed(x.S, C).expand(n, n)
     if score_variance < 1e-9:
         return x.of(s_A * mixed)
     D = spread(x.S, C, m)
@@ -64,42 +64,47 @@ def fluctuations(variance: Tensor, D: Tensor, S_q: Tensor, m: Tensor) -> Tensor:
     return both
 
 
-def networked(
-    x: Tokens, *, k: float, activation: str = "relu", hidden_variance: float = 1.0, first: float = 1.0
-) -> Tokens:
+def networked(x: TokenMatrix, *, k: float, activation: str = "relu", hidden_variance: float = 1.0) -> TokenMatrix:
     """Exact for tokens of equal size, as norms make them; others scale their hidden units in proportion."""
     size, rho = deviations(x.S)
     q = float(size.square().mean())
     if k == 0 or q <= 0:
         return x.of(torch.zeros_like(x.S))
-    inner, outer = (1.0, first**2) if activation == "swiglu" else (first**2, 1.0)  # W_gate is left as it is
-    variance = inner * hidden_variance * q
+    variance = hidden_variance * q
     whole = two_numbers.hidden_overlaps(activation, variance, 0.0)[0]
-    scale = k * outer / two_numbers.hidden_overlaps(activation, hidden_variance, 0.0)[0]
+    scale = k / two_numbers.hidden_overlaps(activation, hidden_variance, 0.0)[0]
     size = size / q**0.5
     return x.of(scale * (whole - _apart(activation, variance, 1 - rho)) * size.unsqueeze(-1) * size)
 
 
-def joined(x: Tokens, branch: Tokens, *, skip: float = 1.0, weight: float = 1.0) -> Tokens:
+def joined(x: TokenMatrix, branch: TokenMatrix, *, skip: float = 1.0, weight: float = 1.0) -> TokenMatrix:
     return x.of(torch.add(skip**2 * x.S if skip != 1 else x.S, branch.S, alpha=weight**2))
 
 
-def normed(x: Tokens) -> Tokens:
-    return x.of(deviations(x.S)[1])
+def joined_again(z: TokenMatrix, x: TokenMatrix, *, weight: float, share: Tensor) -> TokenMatrix:
+    """share (n,): every token of z holds its own."""
+    return z.of(z.S + (weight**2 + weight * (share.unsqueeze(-1) + share)) * x.S)
 
 
-def scaled(x: Tokens, factor: float) -> Tokens:
+def size(x: TokenMatrix) -> Tensor:
+    return x.S.diagonal().clamp(min=1e-300).sqrt()
+
+
+def normed(x: TokenMatrix) -> TokenMatrix:
+    return x.of(covariance.normed(x.S))
+
+
+def scaled(x: TokenMatrix, factor: float) -> TokenMatrix:
     return x.of(factor**2 * x.S)
 
 
-def shifted(x: Tokens, b: float) -> Tokens:
+def shifted(x: TokenMatrix, b: float) -> TokenMatrix:
     return x.of(x.S + b) if b else x
 
 
-def de_escalated(x: Tokens, *, n: int, tau: float) -> Tokens:
-    """With the mean of the tokens that may be seen: less_mean."""
-    T = less_mean(n, tau, x.causal)
-    return x.of(T @ x.S @ T.mT)
+def de_escalated(x: TokenMatrix, *, n: int, tau: float) -> TokenMatrix:
+    """With the mean of the tokens that may be seen."""
+    return x.of(covariance.de_escalated(x.S, tau, x.causal))
 
 
 @lru_cache

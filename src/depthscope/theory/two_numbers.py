@@ -69,21 +69,18 @@ def attended(x: Overlaps, *, n: int, s_A: float, score_variance: float = 0.0) ->
     return Overlaps(s_A * (m + c * Y), s_A * (1 - c) * Y)
 
 
-def networked(
-    x: Overlaps, *, k: float, activation: str = "relu", hidden_variance: float = 1.0, first: float = 1.0
-) -> Overlaps:
+def networked(x: Overlaps, *, k: float, activation: str = "relu", hidden_variance: float = 1.0) -> Overlaps:
     """A feed-forward network f(Y W_1) W_2, or (silu(Y W_gate) * Y W_1) W_2 for swiglu.
 
     q' = k K(1) / K_1(1),  p' = k K(rho) / K_1(1),    K(rho) = E f(u) f(v) at variance hidden_variance q,  K_1 at q = 1
 
     k is the energy for tokens of energy 1, see network_gain; hidden_variance = d Var(W_1). For ReLU K is the
-    arc-cosine kernel, q' = k q at any variance. `first` is a factor on W_1 that k does not contain.
+    arc-cosine kernel, q' = k q at any variance.
     """
     if k == 0 or x.q <= 0:
         return Overlaps(0.0, 0.0)
-    inner, outer = (1.0, first**2) if activation == "swiglu" else (first**2, 1.0)  # W_gate is left as it is
-    whole, apart = hidden_overlaps(activation, inner * hidden_variance * x.q, x.D / x.q)
-    scale = k * outer / hidden_overlaps(activation, hidden_variance, 0.0)[0]
+    whole, apart = hidden_overlaps(activation, hidden_variance * x.q, x.D / x.q)
+    scale = k / hidden_overlaps(activation, hidden_variance, 0.0)[0]
     return Overlaps(scale * (whole - apart), scale * apart)
 
 
@@ -95,6 +92,17 @@ def network_gain(activation: str, *, hidden_variance: float, s_2: float) -> floa
 def joined(x: Overlaps, branch: Overlaps, *, skip: float = 1.0, weight: float = 1.0) -> Overlaps:
     """skip x + weight branch: energies add up, because fresh weights are independent of x."""
     return Overlaps(skip**2 * x.p + weight**2 * branch.p, skip**2 * x.D + weight**2 * branch.D)
+
+
+def joined_again(z: Overlaps, x: Overlaps, *, weight: float, share: float) -> Overlaps:
+    """z + weight x for a sum z that holds share x already: the two go together."""
+    more = weight**2 + 2 * weight * share
+    return Overlaps(z.p + more * x.p, z.D + more * x.D)
+
+
+def size(x: Overlaps) -> float:
+    """The root mean square of a channel of a token."""
+    return math.sqrt(x.q)
 
 
 def normed(x: Overlaps) -> Overlaps:

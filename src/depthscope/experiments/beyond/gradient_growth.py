@@ -21,7 +21,7 @@ from torch import Tensor
 from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
-from depthscope.forecasts.gradients import gains_of_design, growth_of_design
+from depthscope.forecasts.numbers import growth_of_design, numbers_of_design
 from depthscope.models.design import Design
 from depthscope.models.transformer import Transformer
 from depthscope.remedies.de_escalate import DeEscalate
@@ -47,8 +47,9 @@ class Case:
     @cached_property
     def gains(self) -> tuple[float, float, float]:
         """s, v, k of gradient_growth, alike in all blocks."""
-        s, v, k, _ = gains_of_design(self.design)
-        return float(s[0]), round(float(v[0]) * self.scores**2, 9), float(k[0])
+        numbers = numbers_of_design(self.design)
+        s, v = self.design.alpha**2 * numbers["s_A"], numbers["score_variance"] * self.scores**2
+        return s, round(v, 9), numbers["k"]
 
     @property
     def reached(self) -> bool:

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.errors import UsageError
+from depthscope.junctions import POST_NORM, everywhere
 from depthscope.models.design import Design
 from depthscope.models.wirings.post_norm import PostNorm
-from depthscope.models.wirings.wiring import Branch
 from depthscope.registry import shelve
 
 if TYPE_CHECKING:
@@ -23,17 +23,17 @@ class Admin(PostNorm):
     source = "Liu et al. 2020 (2004.08249)"
     plain = "post_norm"
     off = {"omega_1": 1.0, "omega_2": 1.0}
+    junctions = staticmethod(everywhere(POST_NORM))  # omega = 1 until it is profiled
 
     def __init__(self, design: Design, index: int) -> None:
         super().__init__(design, index)
         self.omega_1, self.omega_2 = nn.Parameter(torch.ones(design.d)), nn.Parameter(torch.ones(design.d))
 
-    def steps(self, X: Tensor, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
-        Y_1 = torch.add(self.omega_1 * X, SA(X), alpha=self.alpha)
-        Y_2 = self.norm_1(Y_1)
-        Y_3 = self.omega_2 * Y_2 + FFN(Y_2)
-        Y_4 = self.norm_2(Y_3)
-        return {"Y_1": Y_1, "Y_2": Y_2, "Y_3": Y_3, "Y_4": Y_4}
+    def keep_1(self, X: Tensor) -> Tensor:
+        return self.omega_1 * X
+
+    def keep_2(self, Y: Tensor) -> Tensor:
+        return self.omega_2 * Y
 
 
 @torch.no_grad()

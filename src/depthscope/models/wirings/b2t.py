@@ -3,9 +3,11 @@
 One version of the official code also scales the first weights by 1 / sqrt(L); the paper's formula, here, does not.
 """
 
-import torch
+from dataclasses import replace
+
 from torch import Tensor
 
+from depthscope.junctions import POST_NORM, everywhere
 from depthscope.models.wirings.post_norm import PostNorm
 from depthscope.models.wirings.wiring import Branch
 from depthscope.registry import shelve
@@ -17,10 +19,11 @@ class B2T(PostNorm):
 
     source = "Takase et al. 2022 (2206.00330)"
     plain = "post_norm"
+    junctions = staticmethod(everywhere(replace(POST_NORM, network=replace(POST_NORM.network, again=1.0))))
 
     def steps(self, X: Tensor, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
-        Y_1 = torch.add(X, SA(X), alpha=self.alpha)
+        Y_1 = self.join_1(X, SA(X))
         Y_2 = self.norm_1(Y_1)
-        Y_3 = Y_2 + FFN(Y_2) + X
+        Y_3 = self.join_2(Y_2, FFN(Y_2)) + X
         Y_4 = self.norm_2(Y_3)
         return {"Y_1": Y_1, "Y_2": Y_2, "Y_3": Y_3, "Y_4": Y_4}

@@ -4,12 +4,11 @@ alpha_N = (2N)^(1/4) on the skip, beta = (8N)^(-1/4) on the matrices W, W_O, W_1
 for a model that is an encoder or a decoder alone. The paper draws the matrices by Xavier's law: weights="xavier".
 """
 
-import torch
 from torch import Tensor
 
+from depthscope.junctions import Junction, Junctions, both
 from depthscope.models.design import Design
 from depthscope.models.wirings.post_norm import PostNorm
-from depthscope.models.wirings.wiring import Branch
 from depthscope.registry import shelve
 
 
@@ -23,14 +22,15 @@ class DeepNorm(PostNorm):
 
     def __init__(self, design: Design, index: int) -> None:
         super().__init__(design, index)
-        self.alpha_N, self.beta = (2 * design.depth) ** 0.25, (8 * design.depth) ** -0.25
+        self.alpha_N = self.junctions(design.depth, index).attention.skip
 
-    def gain(self, role: str) -> float:
-        return self.beta if role in ("W", "W_O", "W_1", "W_2") else 1.0
+    @staticmethod
+    def junctions(depth: int, index: int) -> Junctions:
+        gains = dict.fromkeys(("W", "W_O", "W_1", "W_2"), (8 * depth) ** -0.25)
+        return both(Junction(skip=(2 * depth) ** 0.25, normed_sum=True), gains=gains)
 
-    def steps(self, X: Tensor, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
-        Y_1 = torch.add(self.alpha_N * X, SA(X), alpha=self.alpha)
-        Y_2 = self.norm_1(Y_1)
-        Y_3 = self.alpha_N * Y_2 + FFN(Y_2)
-        Y_4 = self.norm_2(Y_3)
-        return {"Y_1": Y_1, "Y_2": Y_2, "Y_3": Y_3, "Y_4": Y_4}
+    def keep_1(self, X: Tensor) -> Tensor:
+        return self.alpha_N * X
+
+    def keep_2(self, Y: Tensor) -> Tensor:
+        return self.alpha_N * Y

@@ -7,9 +7,9 @@ post-norm order.
 import torch
 from torch import Tensor
 
+from depthscope.junctions import Junction, Junctions, both
 from depthscope.models.design import Design
 from depthscope.models.wirings.post_norm import PostNorm
-from depthscope.models.wirings.wiring import Branch
 from depthscope.registry import shelve
 
 
@@ -23,11 +23,14 @@ class DepthScaled(PostNorm):
 
     def __init__(self, design: Design, index: int) -> None:
         super().__init__(design, index)
-        self.scale = design.depth**-0.5
+        self.scale = self.junctions(design.depth, index).attention.write
 
-    def steps(self, X: Tensor, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
-        Y_1 = torch.add(X, SA(X), alpha=self.alpha * self.scale)
-        Y_2 = self.norm_1(Y_1)
-        Y_3 = torch.add(Y_2, FFN(Y_2), alpha=self.scale)
-        Y_4 = self.norm_2(Y_3)
-        return {"Y_1": Y_1, "Y_2": Y_2, "Y_3": Y_3, "Y_4": Y_4}
+    @staticmethod
+    def junctions(depth: int, index: int) -> Junctions:
+        return both(Junction(write=depth**-0.5, normed_sum=True))
+
+    def join_1(self, X: Tensor, A: Tensor) -> Tensor:
+        return torch.add(X, A, alpha=self.alpha * self.scale)
+
+    def join_2(self, Y: Tensor, F: Tensor) -> Tensor:
+        return torch.add(Y, F, alpha=self.scale)

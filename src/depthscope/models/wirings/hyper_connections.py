@@ -60,6 +60,7 @@ class HyperConnections(Wiring):
 
     source = "Zhu et al. 2024 (2409.19606)"
     plain = "pre_norm"
+    no_law = "hyper_connections start as pre_norm; forecast that. Their law is not known later."
     reads = "X_hat"
 
     def __init__(self, design: Design, index: int) -> None:

@@ -1,8 +1,8 @@
 """LayerNorm scaling: pre-norm with norms divided by the root of the block's index (Sun et al. 2025, 2502.05795)."""
 
-import torch
 from torch import Tensor
 
+from depthscope.junctions import Junction, Junctions, both
 from depthscope.models.design import Design
 from depthscope.models.wirings.pre_norm import PreNorm
 from depthscope.models.wirings.wiring import Branch
@@ -19,11 +19,15 @@ class LayerNormScaling(PreNorm):
 
     def __init__(self, design: Design, index: int) -> None:
         super().__init__(design, index)
-        self.scale = index**-0.5
+        self.scale = self.junctions(design.depth, index).attention.read
+
+    @staticmethod
+    def junctions(depth: int, index: int) -> Junctions:
+        return both(Junction(normed_read=True, read=index**-0.5))
 
     def steps(self, X: Tensor, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
         X_hat = self.norm_1(X) * self.scale
-        Y = torch.add(X, SA(X_hat), alpha=self.alpha)
+        Y = self.join_1(X, SA(X_hat))
         Y_hat = self.norm_2(Y) * self.scale
-        Z = Y + FFN(Y_hat)
+        Z = self.join_2(Y, FFN(Y_hat))
         return {"X_hat": X_hat, "Y": Y, "Y_hat": Y_hat, "Z": Z}

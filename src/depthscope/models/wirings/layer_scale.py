@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
+from depthscope.junctions import Junction, Junctions, both
 from depthscope.models.design import Design
 from depthscope.models.wirings.pre_norm import PreNorm
-from depthscope.models.wirings.wiring import Branch
 from depthscope.registry import shelve
 
 
@@ -27,9 +27,12 @@ class LayerScale(PreNorm):
         g = torch.full((design.d,), first_g(design.depth))
         self.g_1, self.g_2 = nn.Parameter(g.clone()), nn.Parameter(g.clone())
 
-    def steps(self, X: Tensor, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
-        X_hat = self.norm_1(X)
-        Y = torch.add(X, self.g_1 * SA(X_hat), alpha=self.alpha)
-        Y_hat = self.norm_2(Y)
-        Z = Y + self.g_2 * FFN(Y_hat)
-        return {"X_hat": X_hat, "Y": Y, "Y_hat": Y_hat, "Z": Z}
+    @staticmethod
+    def junctions(depth: int, index: int) -> Junctions:
+        return both(Junction(normed_read=True, write=first_g(depth)))
+
+    def join_1(self, X: Tensor, A: Tensor) -> Tensor:
+        return torch.add(X, self.g_1 * A, alpha=self.alpha)
+
+    def join_2(self, Y: Tensor, F: Tensor) -> Tensor:
+        return Y + self.g_2 * F

@@ -2,6 +2,7 @@
 
 from torch import Tensor, nn
 
+from depthscope.junctions import Junctions
 from depthscope.models.design import Design
 from depthscope.models.wirings.post_norm import PostNorm
 from depthscope.models.wirings.pre_norm import PreNorm
@@ -9,6 +10,10 @@ from depthscope.models.wirings.wiring import Branch, Wiring
 from depthscope.registry import shelve
 
 SHARE = 0.25  # the paper's a: 3 blocks of 12
+
+
+def _placed(depth: int, index: int) -> type[PostNorm | PreNorm]:
+    return PostNorm if index <= SHARE * depth else PreNorm
 
 
 @shelve("wiring", name="mix_ln")
@@ -20,8 +25,12 @@ class MixLN(Wiring):
 
     def __init__(self, design: Design, index: int) -> None:
         super().__init__(design, index)
-        self.wired = (PostNorm if index <= SHARE * design.depth else PreNorm)(design, index)
+        self.wired = _placed(design.depth, index)(design, index)
         self.reads = self.wired.reads
+
+    @staticmethod
+    def junctions(depth: int, index: int) -> Junctions:
+        return _placed(depth, index).junctions(depth, index)
 
     def steps(self, X: Tensor, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
         return self.wired.steps(X, SA, FFN)

@@ -4,8 +4,11 @@ The block is that of sandwich; the norm of the embedding makes the difference. T
 is LN as in all wirings, so that they are compared with one norm.
 """
 
+from dataclasses import replace
+
 from torch import nn
 
+from depthscope.junctions import Junctions
 from depthscope.models.design import Design
 from depthscope.models.wirings.sandwich import Sandwich
 from depthscope.registry import shelve
@@ -17,6 +20,10 @@ class PeriLN(Sandwich):
 
     source = "Kim et al. 2025 (2502.02732)"
     plain = "pre_norm"
+
+    @staticmethod
+    def junctions(depth: int, index: int) -> Junctions:
+        return replace(Sandwich.junctions(depth, index), normed_input=True)
 
     @staticmethod
     def beginning(design: Design) -> nn.Module:

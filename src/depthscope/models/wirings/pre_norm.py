@@ -1,8 +1,8 @@
 """Pre-norm: norms at the entrance of each branch, a stream that no norm touches (Yu & Zhang 2023, (19))."""
 
-import torch
 from torch import Tensor, nn
 
+from depthscope.junctions import PRE_NORM, everywhere
 from depthscope.models.design import Design
 from depthscope.models.wirings.wiring import Branch, Wiring
 from depthscope.registry import shelve
@@ -15,6 +15,7 @@ class PreNorm(Wiring):
     source = "Xiong et al. 2020 (2002.04745)"
     plain = "post_norm"
     reads = "X_hat"
+    junctions = staticmethod(everywhere(PRE_NORM))
 
     def __init__(self, design: Design, index: int) -> None:
         super().__init__(design, index)
@@ -22,9 +23,9 @@ class PreNorm(Wiring):
 
     def steps(self, X: Tensor, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
         X_hat = self.norm_1(X)
-        Y = torch.add(X, SA(X_hat), alpha=self.alpha)
+        Y = self.join_1(self.keep_1(X), SA(X_hat))
         Y_hat = self.norm_2(Y)
-        Z = Y + FFN(Y_hat)
+        Z = self.join_2(self.keep_2(Y), FFN(Y_hat))
         return {"X_hat": X_hat, "Y": Y, "Y_hat": Y_hat, "Z": Z}
 
     @staticmethod

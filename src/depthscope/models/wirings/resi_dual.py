@@ -4,9 +4,11 @@ The state between blocks is the pair (X, D), X being the main stream, which a sc
 model gives X + LN(D).
 """
 
-import torch
+from dataclasses import replace
+
 from torch import Tensor, nn
 
+from depthscope.junctions import POST_NORM, everywhere
 from depthscope.models.design import Design
 from depthscope.models.wirings.wiring import Branch, Wiring
 from depthscope.registry import shelve
@@ -33,6 +35,7 @@ class ResiDual(Wiring):
     source = "Xie et al. 2023 (2304.14802)"
     plain = "post_norm"
     streams = ("D_1",)
+    junctions = staticmethod(everywhere(replace(POST_NORM, side_stream=True)))
 
     def __init__(self, design: Design, index: int) -> None:
         super().__init__(design, index)
@@ -41,11 +44,11 @@ class ResiDual(Wiring):
     def steps(self, X: tuple[Tensor, Tensor], SA: Branch, FFN: Branch) -> dict[str, Tensor]:
         main, D = X
         A = SA(main)
-        Y_1 = torch.add(main, A, alpha=self.alpha)
+        Y_1 = self.join_1(main, A)
         Y_2 = self.norm_1(Y_1)
         F = FFN(Y_2)
-        Y_3 = Y_2 + F
-        D_1 = torch.add(D, A, alpha=self.alpha) + F
+        Y_3 = self.join_2(Y_2, F)
+        D_1 = self.join_2(self.join_1(D, A), F)
         Y_4 = self.norm_2(Y_3)
         return {"Y_1": Y_1, "Y_2": Y_2, "Y_3": Y_3, "D_1": D_1, "Y_4": Y_4}
 

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from depthscope.junctions import Junction, both, everywhere
 from depthscope.models.design import Design
 from depthscope.models.wirings.wiring import Branch, Wiring
 from depthscope.registry import shelve
@@ -14,6 +15,7 @@ class ReZero(Wiring):
 
     source = "Bachlechner et al. 2020 (2003.04887)"
     plain = "post_norm"
+    junctions = staticmethod(everywhere(both(Junction(write=0.0))))
 
     def __init__(self, design: Design, index: int) -> None:
         super().__init__(design, index)

@@ -1,8 +1,8 @@
 """Sandwich-LN: pre-norm with a second norm at the end of each branch (Ding et al. 2021, CogView, 2105.13290)."""
 
-import torch
 from torch import Tensor, nn
 
+from depthscope.junctions import Junction, both, everywhere
 from depthscope.models.design import Design
 from depthscope.models.wirings.pre_norm import PreNorm
 from depthscope.models.wirings.wiring import Branch
@@ -15,6 +15,7 @@ class Sandwich(PreNorm):
 
     source = "Ding et al. 2021 (2105.13290)"
     plain = "pre_norm"
+    junctions = staticmethod(everywhere(both(Junction(normed_read=True, normed_write=True))))
 
     def __init__(self, design: Design, index: int) -> None:
         super().__init__(design, index)
@@ -23,8 +24,8 @@ class Sandwich(PreNorm):
     def steps(self, X: Tensor, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
         X_hat = self.norm_1(X)
         A = self.norm_a(SA(X_hat))
-        Y = torch.add(X, A, alpha=self.alpha)
+        Y = self.join_1(X, A)
         Y_hat = self.norm_2(Y)
         F = self.norm_f(FFN(Y_hat))
-        Z = Y + F
+        Z = self.join_2(Y, F)
         return {"X_hat": X_hat, "A": A, "Y": Y, "Y_hat": Y_hat, "F": F, "Z": Z}

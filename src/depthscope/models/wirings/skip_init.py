@@ -7,9 +7,9 @@ and a block is the identity at the start.
 import torch
 from torch import Tensor, nn
 
+from depthscope.junctions import Junction, both, everywhere
 from depthscope.models.design import Design
 from depthscope.models.wirings.pre_norm import PreNorm
-from depthscope.models.wirings.wiring import Branch
 from depthscope.registry import shelve
 
 
@@ -20,14 +20,14 @@ class SkipInit(PreNorm):
     source = "De & Smith 2020 (2002.10444)"
     plain = "pre_norm"
     off = {"a_1": 1.0, "a_2": 1.0}
+    junctions = staticmethod(everywhere(both(Junction(normed_read=True, write=0.0))))
 
     def __init__(self, design: Design, index: int) -> None:
         super().__init__(design, index)
         self.a_1, self.a_2 = nn.Parameter(torch.zeros(())), nn.Parameter(torch.zeros(()))
 
-    def steps(self, X: Tensor, SA: Branch, FFN: Branch) -> dict[str, Tensor]:
-        X_hat = self.norm_1(X)
-        Y = X + self.a_1 * self.alpha * SA(X_hat)
-        Y_hat = self.norm_2(Y)
-        Z = Y + self.a_2 * FFN(Y_hat)
-        return {"X_hat": X_hat, "Y": Y, "Y_hat": Y_hat, "Z": Z}
+    def join_1(self, X: Tensor, A: Tensor) -> Tensor:
+        return X + self.a_1 * self.alpha * A
+
+    def join_2(self, Y: Tensor, F: Tensor) -> Tensor:
+        return Y + self.a_2 * F

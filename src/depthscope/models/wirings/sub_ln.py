@@ -8,7 +8,7 @@ import math
 
 from torch import Tensor, nn
 
-from depthscope.models.design import Design
+from depthscope.junctions import Junction, Junctions, both
 from depthscope.models.wirings.pre_norm import PreNorm
 from depthscope.registry import shelve
 
@@ -31,12 +31,10 @@ class SubLN(PreNorm):
     source = "Wang et al. 2022 (2210.06423)"
     plain = "pre_norm"
 
-    def __init__(self, design: Design, index: int) -> None:
-        super().__init__(design, index)
-        self.gamma = math.log(2 * design.depth) ** 0.5
-
-    def gain(self, role: str) -> float:
-        return self.gamma if role in ("W", "W_O", "W_1", "W_2") else 1.0
+    @staticmethod
+    def junctions(depth: int, index: int) -> Junctions:
+        gains = dict.fromkeys(("W", "W_O", "W_1", "W_2"), math.log(2 * depth) ** 0.5)
+        return both(Junction(normed_read=True, inner_norm=True), gains=gains)
 
     def fit_(self, attention: nn.Module, ffn: nn.Module) -> None:
         W_O, W_2 = attention.W_O, getattr(ffn, "W_2", None)  # there may be no network

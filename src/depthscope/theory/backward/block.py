@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from depthscope.junctions import Junction, Junctions
 from depthscope.theory.backward.attention import Attention
 from depthscope.theory.backward.network import Kernel, Network
 from depthscope.theory.backward.states import Gradient, Tokens, joined_back
 
 
 @dataclass(frozen=True)
-class Law:
+class StackSizes:
     """Sizes of a stack, and tau of the de-escalation at the end of its blocks."""
 
     n: int
@@ -21,65 +22,47 @@ class Law:
 
 
 class Passed(NamedTuple):
-    """A block that tokens went through: its branches, what norms divided by, how far c_ij recalls what it was."""
+    """What a branch did to the tokens that went past it: how far c_ij recalls what it was, what norms divided by."""
 
-    attention: Attention
-    network: Network
-    read: float  # squared length that attention's own norm took out (1 without such a norm)
-    middle: float  # the same at the norm before the network
-    last: float  # and at the end of the block
-    recall_attention: float
-    recall_network: float
+    branch: Attention | Network
+    normed_read: bool
+    read: float  # squared length that the norm before the branch took out (1 without such a norm)
+    after: float  # the same at the norm after the sum
+    recall: float
 
 
-def post_norm(law: Law, X: Tokens, s: float, v: float, k: float) -> tuple[Tokens, Passed]:
-    """Y_1 = X + SA(X),  Y_2 = LN(Y_1),  Y_3 = Y_2 + FFN(Y_2),  Y_4 = LN(Y_3), and the de-escalation after it."""
-    attention = Attention(X, s, v, law.n, law.d, law.h)
-    Y_1 = attention.forward(X, 1.0)
-    Y_2 = Y_1.over(Y_1.q)
-    network = _network(law, Y_2, k)
-    Y_3 = network.forward(Y_2, 1.0)
-    passed = Passed(attention, network, 1.0, Y_1.q, Y_3.q, X.e / Y_1.e, (1 + network.slope) * Y_2.e / Y_3.e)
-    return Y_3.over(Y_3.q).without_mean(law.tau, law.n), passed
+def forward(
+    sizes: StackSizes, junctions: Junctions, X: Tokens, s: float, v: float, k: float
+) -> tuple[Tokens, list[Passed]]:
+    """Y = N(X + SA(N(X))),  Z = N(Y + FFN(N(Y))), norms N where junctions have them, and the de-escalation after it."""
+    read = X.q if junctions.attention.normed_read else 1.0
+    attention = Attention(X.over(read), s, v, sizes.n, sizes.d, sizes.h)
+    Y = attention.forward(X, read)
+    first = _passed(attention, junctions.attention, read, Y, X.e / Y.e)
+    Y = Y.over(first.after)
+    read = Y.q if junctions.network.normed_read else 1.0
+    unit = Y.over(read)
+    network = Network(unit, k, sizes.kernel(unit.D), sizes.n, sizes.d, sizes.width)
+    Z = network.forward(Y, read)
+    second = _passed(network, junctions.network, read, Z, (1 + network.slope / read) * Y.e / Z.e)
+    return Z.over(second.after).without_mean(sizes.tau, sizes.n), [first, second]
 
 
-def post_norm_back(law: Law, passed: Passed, g: Gradient) -> Gradient:
-    """(T, S, R) at the input of a post-norm block from those after its de-escalation.
+def _passed(branch: Attention | Network, junction: Junction, read: float, summed: Tokens, recall: float) -> Passed:
+    return Passed(branch, junction.normed_read, read, summed.q if junction.normed_sum else 1.0, recall)
 
-    A norm's Jacobian takes the all-ones direction out of what comes back through a branch. The direction of x it takes
-    too, but there nothing comes back: a branch that is homogeneous of degree 0 behind a norm, by Euler's theorem.
+
+def backward(sizes: StackSizes, passed: list[Passed], g: Gradient) -> Gradient:
+    """(T, S, R) at the input of a block from those after its de-escalation.
+
+    A norm's Jacobian takes the direction of x and the all-ones direction out of what comes back through a branch. Of a
+    norm after the sum the first counts for nothing: a branch that is homogeneous of degree 0 behind a norm sends
+    nothing back along x, by Euler's theorem.
     """
-    kept = 1 - 1 / law.d
-    g = g.without_mean(law.tau).over(passed.last)
-    g = _recalled(joined_back(g, passed.network.backward(g).times(kept), d=law.d), passed.recall_network)
-    g = g.over(passed.middle)
-    return _recalled(joined_back(g, passed.attention.backward(g).times(kept), d=law.d), passed.recall_attention)
-
-
-def pre_norm(law: Law, X: Tokens, s: float, v: float, k: float) -> tuple[Tokens, Passed]:
-    """Y = X + SA(LN(X)),  Z = Y + FFN(LN(Y)), and the de-escalation after it."""
-    attention = Attention(X.over(X.q), s, v, law.n, law.d, law.h)
-    Y = attention.forward(X, X.q)
-    network = _network(law, Y.over(Y.q), k)
-    Z = network.forward(Y, Y.q)
-    passed = Passed(attention, network, X.q, Y.q, 1.0, X.e / Y.e, (1 + network.slope / Y.q) * Y.e / Z.e)
-    return Z.without_mean(law.tau, law.n), passed
-
-
-def pre_norm_back(law: Law, passed: Passed, g: Gradient) -> Gradient:
-    """(T, S, R) at the input of a pre-norm block from those after its de-escalation; norms take x and all-ones out."""
-    kept = 1 - 2 / law.d
-    g = g.without_mean(law.tau)
-    branch = passed.network.backward(g).times(kept)
-    branch = Gradient(branch.T / passed.middle, branch.S / passed.middle, branch.R / passed.middle)
-    g = _recalled(joined_back(g, branch, d=law.d), passed.recall_network)
-    branch = passed.attention.backward(g._replace(R=g.R / passed.read)).times(kept)
-    return _recalled(joined_back(g, branch.over(passed.read), d=law.d), passed.recall_attention)
-
-
-def _network(law: Law, X: Tokens, k: float) -> Network:
-    return Network(X, k, law.kernel(X.D), law.n, law.d, law.width)
-
-
-def _recalled(g: Gradient, recall: float) -> Gradient:
-    return g._replace(R=g.R * recall)
+    g = g.without_mean(sizes.tau)
+    for branch, normed_read, read, after, recall in reversed(passed):
+        g = g.over(after)
+        through = branch.backward(g._replace(R=g.R / read)).times(1 - (2 if normed_read else 1) / sizes.d)
+        g = joined_back(g, through.over(read), d=sizes.d)
+        g = g._replace(R=g.R * recall)
+    return g

@@ -5,21 +5,21 @@ energies add: of tokens on the way forward (q, D, eta), of gradients on the way 
 """
 
 import math
-from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from depthscope.errors import UnknownNameError, UsageError
+from depthscope.junctions import PRE_NORM, Declaration, Junction, Junctions, declared
 from depthscope.registry import unknown
-from depthscope.theory.backward.block import Law, Passed, post_norm, post_norm_back, pre_norm, pre_norm_back
+from depthscope.theory.backward.block import Passed, StackSizes, backward, forward
 from depthscope.theory.backward.network import kernel_of
 from depthscope.theory.backward.states import COLLAPSED, Gradient, Tokens
+from depthscope.theory.matrix_gains import MatrixGains
 from depthscope.theory.numbers import Number, Result, as_tensors, checked, plain
 
-WIRINGS = {"post_norm": (post_norm, post_norm_back), "pre_norm": (pre_norm, pre_norm_back)}
-Step = Callable[[Law, Tokens, float, float, float], tuple[Tokens, Passed]]
-ACTIVATIONS = ("relu", "gelu", "silu", "swiglu")
+ACTIVATIONS = ("relu", "gelu", "silu", "swiglu", "identity")
 
 
 def gradient_growth(
@@ -34,6 +34,7 @@ def gradient_growth(
     k: Number,
     tau: float = 0.0,
     wiring: str = "post_norm",
+    junctions: Declaration | None = None,
     activation: str = "relu",
     spread: float = 1.0,
     rho: float = 0.0,
@@ -44,18 +45,18 @@ def gradient_growth(
     X_l are the n tokens after block l and its de-escalation X <- X - tau mean(X). Above 1 gradients explode.
     s = alpha^2 d Var(W_V) d Var(W_O), v = d Var(W_q) d Var(W_k), the variance of the scores of unit tokens, and
     k = E |FFN(x)|^2 / |x|^2 are numbers, or (depth,) where blocks differ. width is that of the network; spread =
-    sqrt(d Var(W_1)), of which ReLU knows nothing. rho: mean correlation of two tokens of unit variance at the bottom.
-    common: the share of dL/dX_depth that all tokens have in common: 1/n (None) for a loss on one token or on each for
-    itself, 1 for a loss on the mean token.
+    sqrt(d Var(W_1)), of which ReLU knows nothing. junctions(depth, index) describes a block; left out, those of the
+    wiring are taken. Their factors and gains come on top of s, v, k and spread. rho: mean correlation of two tokens of
+    unit variance at the bottom. common: the share of dL/dX_depth that all tokens have in common: 1/n (None) for a loss
+    on one token or on each for itself, 1 for a loss on the mean token.
 
     Good to 0.02 for v <= 4 where post-norm's tau is off 1 - 1 / sqrt(1 + s) by 0.1; too small for v > 9 at d < 64. Too
     large, by up to 0.05, for v = 4 with one head and fewer than 16 tokens: there chance makes the typical growth of one
     sequence smaller than that of the mean energy, and only the common part is corrected for it; and for two or three
     tokens, by up to 0.07. Blocks at the very ends may be off by 0.04, their mean over the middle is not.
-    Not covered: causal masks, biases, other wirings, trained weights.
+    Not covered: causal masks, biases, other junctions than those of post-norm and pre-norm, trained weights.
     """
-    if wiring not in WIRINGS:
-        raise UnknownNameError("gradient_growth: " + unknown("wiring", wiring, WIRINGS))
+    declare = declared(wiring) if junctions is None else junctions
     if activation not in ACTIVATIONS:
         raise UnknownNameError("gradient_growth: " + unknown("activation", activation, ACTIVATIONS))
     _check_sizes(depth=depth, n=n, d=d, h=h, width=width)
@@ -71,11 +72,21 @@ def gradient_growth(
             "gradient_growth: tokens must differ when tau = 1, which leaves nothing of equal ones; got rho = 1. "
             "Start with rho below 1, or take tau below 1."
         )
-    law = Law(n, d, h, width, kernel_of(activation, spread), tau)
-    passed = _upwards(law, WIRINGS[wiring][0], rho, _of_each_block(depth, s=s, v=v, k=k))
+    if not reaches(declare, depth):
+        raise UsageError(
+            "gradient_growth: blocks must have norms before their branches, or after their sums, and nowhere else; "
+            "these have not. The growth of other blocks is not known: measure it, ds.scan(model, inputs, gradients=)."
+        )
+    blocks = [declare(depth, index) for index in range(1, depth + 1)]
+    gains = [
+        MatrixGains(*each, hidden_variance=spread**2).times(block.gains, activation)
+        for each, block in zip(_of_each_block(depth, s=s, v=v, k=k), blocks, strict=True)
+    ]
+    sizes = StackSizes(n, d, h, width, kernel_of(activation, gains[0].hidden_variance ** 0.5), tau)
+    passed = _upwards(sizes, rho, blocks, gains)
     g, factors = Gradient(1.0, share, 0.0), []
     for block in reversed(passed):
-        g = WIRINGS[wiring][1](law, block, g)
+        g = backward(sizes, block, g)
         factors.append(math.sqrt(g.T))
         g = g.times(1 / g.T)
     return torch.tensor(factors[::-1], dtype=torch.float64)
@@ -99,12 +110,34 @@ def growth_of_diverse_tokens(
     return plain(((1 + 2 * s_ * w / n_) / (1 - mu)).sqrt(), *given)
 
 
-def _upwards(law: Law, step: Step, rho: float, gains: list[tuple[float, float, float]]) -> list[Passed]:
-    """Tokens from the bottom to the top; the blocks they went through."""
-    X, passed = Tokens(1.0, max(1 - rho, COLLAPSED), 1 / law.d), []
-    for s, v, k in gains:
-        X, block = step(law, X, s, v, k)
-        passed.append(block)
+def reaches(junctions: Declaration, depth: int) -> bool:
+    """Whether the theory covers blocks: post-norm, pre-norm, and branches that write nothing."""
+    blocks = [junctions(depth, index) for index in range(1, depth + 1)]
+    return all(
+        not block.side_stream and all(_is_covered(junction) for junction in (block.attention, block.network))
+        for block in blocks
+    )
+
+
+def _is_covered(junction: Junction) -> bool:
+    plain = replace(junction, write=1.0, skip=1.0, normed_read=False, normed_sum=False) == Junction()
+    if junction.normed_sum:
+        return plain and not junction.normed_read
+    return plain and junction.skip == 1 and (junction.normed_read or not junction.write)
+
+
+def _upwards(sizes: StackSizes, rho: float, blocks: list[Junctions], gains: list[MatrixGains]) -> list[list[Passed]]:
+    """Tokens from the bottom to the top; the blocks they went through.
+
+    A heavier skip means a lighter branch, as the norm behind the sum divides both.
+    """
+    X, passed = Tokens(1.0, max(1 - rho, COLLAPSED), 1 / sizes.d), []
+    for block, gain in zip(blocks, gains, strict=True):
+        both = block.attention, block.network
+        s, k = (energy * (j.write / j.skip) ** 2 for energy, j in zip((gain.s_A, gain.k), both, strict=True))
+        attention, network = (j if j.write else PRE_NORM.network for j in both)  # a silent branch may read anything
+        X, found = forward(sizes, Junctions(attention, network), X, s, gain.score_variance, k)
+        passed.append(found)
     return passed
 
 

@@ -1,34 +1,16 @@
 """Laws through a design that is never built: sizes, a wiring and a weight law say all that is needed."""
 
-from functools import lru_cache
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from depthscope.forecasts.law import Law
-from depthscope.forecasts.rules import law_of
-from depthscope.forecasts.tensor import LawTensor
+from depthscope.laws.law import Law
+from depthscope.laws.tensor import DrawnMatrix, LawTensor, law_of
 from depthscope.models.block import Block
 from depthscope.models.design import Design, streams_of
+from depthscope.models.weights import variances
 from depthscope.models.wirings.wiring import Wiring
 from depthscope.registry import lookup
 from depthscope.theory.covariance import less_mean
-
-
-class Drawn:
-    """Stands in for a weight that a weight law fills: it remembers the variance, and holds nothing."""
-
-    def __init__(self, *shape: int) -> None:
-        self.shape, self.variance = torch.Size(shape), 0.0
-
-    def normal_(self, mean: float, std: float) -> None:
-        self.variance = std**2
-
-    def uniform_(self, low: float, high: float) -> None:
-        self.variance = (high - low) ** 2 / 12
-
-    def zero_(self) -> None:
-        self.variance = 0.0
 
 
 def laws_of_design(design: Design, n: int, *, t_sim: float, tau: float = 0.0, scores: float = 1.0) -> list[Law]:
@@ -70,21 +52,16 @@ def _wired(block: Block, design: Design, index: int, scores: float) -> Block:
     block.wiring = lookup("wiring", design.wiring)(design, index).eval()
     for path, matrix in block.matrices():
         role = path.rpartition(".")[-1]
-        weight, bias = _variances(design, role, tuple(matrix.weight.shape))
+        weight, bias = variances(design.weights, role, tuple(matrix.weight.shape), design.h)
         both = scores if role in ("W_q", "W_k") else 1.0  # sqrt(scores) on each of the two
-        _remember(matrix.weight, both * weight * block.wiring.gain(role) ** 2)
+        _replace(matrix, "weight", both * weight * block.wiring.gain(role) ** 2)
         if matrix.bias is not None:
-            _remember(matrix.bias, bias)
+            _replace(matrix, "bias", bias)
     return block
 
 
-@lru_cache
-def _variances(design: Design, role: str, shape: tuple[int, int]) -> tuple[float, float]:
-    """What the design's law gives the weights and the biases of one matrix."""
-    weight, bias = Drawn(*shape), Drawn(shape[0])
-    lookup("weight law", design.weights)(weight, bias, role, design.h)
-    return weight.variance, bias.variance
-
-
-def _remember(parameter: nn.Parameter | Tensor, variance: float) -> None:
-    parameter.variance = variance  # type: ignore[union-attr]
+def _replace(matrix: nn.Linear, name: str, variance: float) -> None:
+    """A drawn matrix in the place of a parameter."""
+    shape = getattr(matrix, name).shape
+    delattr(matrix, name)
+    setattr(matrix, name, DrawnMatrix.of(shape, variance))

@@ -7,19 +7,19 @@ Where blocks share their weights, what they make of the Gaussian part's channels
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
 
-from depthscope.forecasts.strand import Source, Strand, between_channels, profile_of
+from depthscope.laws.gaussian_source import GaussianPart, GaussianSource, between_channels, profile_of
 
 
 @dataclass(frozen=True, eq=False)
 class Law:
-    """random: matrices T (B, n, m) on strands, Z = sum_s T_s Z_s M_s^T. known: weights t (B, n), vectors v (B, c)."""
+    """random: matrices T (B, n, m) on parts, Z = sum_s T_s Z_s M_s^T. known: weights t (B, n), vectors v (B, c)."""
 
-    random: dict[Strand, Tensor]
+    random: dict[GaussianPart, Tensor]
     known: tuple[tuple[Tensor, Tensor], ...] = ()
     root: tuple["Law", float] | None = field(default=None)  # the law that this one is a multiple of
     covariance: Tensor | None = field(default=None)  # of the Gaussian part, where a step has it for little
@@ -29,8 +29,8 @@ class Law:
         cls, K: Tensor, known: tuple[tuple[Tensor, Tensor], ...] = (), followed: bool = False, M: Tensor | None = None
     ) -> "Law":
         """A Gaussian part of covariance K that nothing else shares."""
-        strand = Strand(Source(K), followed, M)
-        return cls({strand: identity(K.shape[-1]).expand_as(K)}, known, covariance=K if M is None else None)
+        part = GaussianPart(GaussianSource(K), followed, M)
+        return cls({part: identity(K.shape[-1]).expand_as(K)}, known, covariance=K if M is None else None)
 
     @classmethod
     def of_tokens(cls, x: Tensor, followed: bool = False) -> "Law":
@@ -44,19 +44,22 @@ class Law:
     @property
     def followed(self) -> bool:
         """Whether matrices that come back are remembered."""
-        return any(strand.followed for strand in self.random)
+        return any(part.followed for part in self.random)
 
     def gaussian(self) -> Tensor:
         """The covariance of the Gaussian part, (B, n, n)."""
-        if self.covariance is None:
-            parts = [
-                a.overlap(b) * (T @ a.source.K @ R.mT)
-                for a, T in self.random.items()
-                for b, R in self.random.items()
-                if a.source is b.source
-            ]
-            object.__setattr__(self, "covariance", torch.stack(torch.broadcast_tensors(*parts)).sum(0))
-        return self.covariance  # type: ignore[return-value]
+        return self._summed if self.covariance is None else self.covariance
+
+    @cached_property
+    def _summed(self) -> Tensor:
+        """That covariance where no step has given it: parts of one source overlap, others do not."""
+        overlaps = [
+            a.overlap(b) * (T @ a.source.K @ R.mT)
+            for a, T in self.random.items()
+            for b, R in self.random.items()
+            if a.source is b.source
+        ]
+        return torch.stack(torch.broadcast_tensors(*overlaps)).sum(0)
 
     def shared(self) -> Tensor:
         """The overlaps of the known part, a mean over channels, (B, n, n)."""
@@ -146,7 +149,7 @@ class Law:
         random = {s: T if factor == 1 else factor * T for s, factor, T in moved}
         same = not self.followed and all(factor == 1 for _, factor, _ in moved)
         known = tuple((t, f(v)) for t, v in self.known)
-        return Law(random, known, covariance=self.covariance if same else None)
+        return Law(random, known, covariance=self.gaussian() if same else None)
 
     def scaled(self, weight: Tensor) -> "Law":
         """Every channel times its own number, weight (c,), or that of its place in a head, weight (c / h,)."""
@@ -161,21 +164,21 @@ class Law:
         if not bool(bias.any()):
             return self
         t = torch.ones(next(iter(self.random.values())).shape[:-1], dtype=bias.dtype)
-        return Law(self.random, (*self.known, (t, bias.expand(t.shape[0], -1))), covariance=self.covariance)
+        return Law(self.random, (*self.known, (t, bias.expand(t.shape[0], -1))), covariance=self.gaussian())
 
     def through(self, W: Tensor, bias: Tensor | None) -> "Law":
         """X W^T + bias for a matrix W (out, c) whose rows are random to the Gaussian part: |W|^2 / out is its gain."""
         known = tuple((t, v.expand(-1, W.shape[1]) @ W.T) for t, v in self.known)
-        random = {strand.through(W): T for strand, T in self.random.items() if strand.followed}
-        strangers = {strand: T for strand, T in self.random.items() if not strand.followed}
+        random = {part.through(W): T for part, T in self.random.items() if part.followed}
+        strangers = {part: T for part, T in self.random.items() if not part.followed}
         if strangers:
             rest = self if not random else Law(strangers)  # whose covariance may be there already
             profile = profile_of(strangers)
             energies = W.square().sum(-1) if profile is None else W.square() @ _wide(profile, W)
             gain = float(energies.mean())
-            source = Source(gain * rest.gaussian())
-            strand = Strand(source, profile=energies / max(gain, 1e-300))
-            random[strand] = identity(source.K.shape[-1]).expand_as(source.K)
+            source = GaussianSource(gain * rest.gaussian())
+            part = GaussianPart(source, profile=energies / max(gain, 1e-300))
+            random[part] = identity(source.K.shape[-1]).expand_as(source.K)
         law = Law(random, known)
         return law if bias is None else law.shifted(bias)
 
@@ -194,8 +197,8 @@ class Law:
         if self.followed and law.known:
             return Law.fresh(law.gaussian(), law.known, True, between_channels(law.random, law.known[0][1].shape[-1]))
         K = law.gaussian()
-        strand = Strand(Source(K), profile=profile_of(law.random))
-        return Law({strand: identity(K.shape[-1]).expand_as(K)}, law.known, covariance=K)
+        part = GaussianPart(GaussianSource(K), profile=profile_of(law.random))
+        return Law({part: identity(K.shape[-1]).expand_as(K)}, law.known, covariance=K)
 
     def brief(self) -> "Law":
         """The same sources, which another law may share, and few known vectors."""

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from depthscope.forecasts.law import Law
+from depthscope.laws.law import Law
 from depthscope.theory.token_matrix import fluctuations, spread
 
 

@@ -4,10 +4,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from depthscope.forecasts.law import Law, modes
-from depthscope.forecasts.rules import follow, normed
-from depthscope.forecasts.tensor import LawTensor
-from depthscope.forecasts.units import Units
+from depthscope.laws.hidden_units import Units
+from depthscope.laws.law import Law, modes
+from depthscope.laws.rules import normed
+from depthscope.laws.tensor import LawTensor, follow
 from depthscope.theory.participation import participation, participation_by_table
 from loops import over
 

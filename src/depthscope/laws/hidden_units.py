@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from depthscope.forecasts.law import Law
+from depthscope.laws.law import Law
 from depthscope.theory.kernels import deviations, hermite_coefficients, series
 
 Function = Callable[[Tensor], Tensor]
@@ -78,7 +78,7 @@ class Units:
         common = torch.stack(torch.broadcast_tensors(*(m[..., 0] for m in moments))).prod(0).mean(-1)[:, None, None]
         ones = torch.ones(overlaps.shape[:2], dtype=overlaps.dtype)
         units = Law.fresh(overlaps - common, ((ones, mean),))
-        if base.followed and len(self.factors) == 1:  # what is linear in X stays with its strands
+        if base.followed and len(self.factors) == 1:  # what is linear in X stays with its parts
             sure = typical.clamp(min=1e-8)  # a slope over less would be a quotient of rounding errors
             slopes = hermite_coefficients(f, sure.expand_as(offsets), offsets)[..., 1] / sure
             linear = Law(base.random).scaled(slopes.mean(0))

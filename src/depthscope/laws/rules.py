@@ -1,4 +1,4 @@
-"""What torch's functions do to laws: one rule for each, and an error for a function that has none."""
+"""What torch's functions do to laws: one rule for each."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,27 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from depthscope.forecasts.cuts import joined, law_of, no_rule, parts, picked, same, unbound
-from depthscope.forecasts.law import Law
-from depthscope.forecasts.mixing import attended
-from depthscope.forecasts.tensor import LawTensor, like, shapes
-from depthscope.forecasts.units import Units
+from depthscope.laws.hidden_units import Units
+from depthscope.laws.law import Law
+from depthscope.laws.mixing import attended
+from depthscope.laws.tensor import RULES, DrawnMatrix, LawTensor, OtherTokensError, Rule, law_of, like, no_rule, shapes
 from depthscope.traces.operations import Operation
-from depthscope.traces.watcher import body_of
-
-Rule = Callable[[Any, tuple, dict], Any]
-
-
-def follow(func: Any, args: tuple, kwargs: dict) -> Any:
-    """The result of a torch function for arguments of which some are laws."""
-    if func is F.multi_head_attention_forward:
-        return body_of(func)(*args, **kwargs)
-    name = getattr(func, "__name__", str(func))
-    rule = RULES.get(name)
-    if rule is None:
-        raise no_rule(name, args)
-    return rule(func, args, kwargs)
-
 
 # sums and products
 
@@ -109,9 +93,9 @@ def addmm(func: Any, args: tuple, kwargs: dict) -> Any:
 
 def _through(func: Any, args: tuple, kwargs: dict, x: LawTensor, W: Tensor, bias: Tensor | None) -> Any:
     out = shapes(func, args, kwargs)
-    if W.is_meta:  # of a design that is not built
-        variance = 0.0 if bias is None else bias.variance  # type: ignore[attr-defined]
-        return like(out, law_of(x).drawn_through(W.shape[1] * W.variance, variance))  # type: ignore[attr-defined]
+    if isinstance(W, DrawnMatrix):
+        variance = bias.variance if isinstance(bias, DrawnMatrix) else 0.0
+        return like(out, law_of(x).drawn_through(W.shape[1] * W.variance, variance))
     return like(out, law_of(x).through(W.detach().double(), None if bias is None else bias.detach().double()))
 
 
@@ -134,7 +118,7 @@ def normed(law: Law, weight: Tensor | None, bias: Tensor | None, *, centred: boo
     """Every token at root mean square 1, then weight and bias; centred: without its mean over channels before."""
     if centred:
         known = tuple((t, v - v.mean(-1, keepdim=True)) for t, v in law.known)
-        law = Law(law.random, known, covariance=law.covariance)
+        law = Law(law.random, known, covariance=law.gaussian())
     size = law.overlaps().diagonal(dim1=-2, dim2=-1)
     nothing = size < 1e-12 * size.amax(-1, keepdim=True)  # a norm leaves a token of zeros as it is
     law = law.weighed(torch.where(nothing, 0.0, (size + eps).clamp(min=1e-300).rsqrt()))
@@ -157,6 +141,8 @@ def attention(func: Any, args: tuple, kwargs: dict) -> Any:
     q, k, v = call["query"], call["key"], call["value"]
     if not all(isinstance(x, LawTensor) for x in (q, k, v)) or q.shape[-2] != k.shape[-2]:
         raise no_rule("cross-attention", (q, k, v))
+    if law_of(q).tokens != q.shape[-2]:
+        raise OtherTokensError(f"attention works on {q.shape[-2]} tokens; there are {law_of(q).tokens}.")
     n, d_h, heads = q.shape[-2], q.shape[-1], q.shape[-3] if q.ndim == 4 else 1
     laws = [law_of(x) for x in (q, k, v)]
     wide = laws[2].channelwise(lambda vector: _for_heads(vector, heads, v.shape[-1]))
@@ -206,14 +192,7 @@ def _tokens(func: Any, args: tuple, kwargs: dict) -> int:
     return x.shape[along]
 
 
-SHAPES = """view reshape transpose permute contiguous to unsqueeze squeeze flatten unflatten float double half bfloat16
-type_as type clone detach expand expand_as movedim dropout repeat_interleave view_as swapaxes t"""
-RULES: dict[str, Rule] = {
-    **dict.fromkeys(SHAPES.split(), same),
-    **dict.fromkeys(("chunk", "split", "tensor_split"), parts),
-    "unbind": unbound,
-    **dict.fromkeys(("__getitem__", "select"), picked),
-    **dict.fromkeys(("cat", "concat"), joined),
+RULES |= {
     **dict.fromkeys(("add", "add_", "__add__", "__radd__", "__iadd__"), added),
     **dict.fromkeys(("sub", "__sub__", "sub_"), subtracted),
     **dict.fromkeys(("mul", "__mul__", "__rmul__", "mul_", "multiply"), multiplied),

@@ -1,14 +1,23 @@
-"""A tensor that holds no numbers but the law of its tokens, so that a model's own code can be followed."""
+"""A tensor that holds no numbers but the law of its tokens, so that a model's own code can be followed.
 
+What torch's functions do to it is in RULES, by their names; rules.py and reshape_rules.py fill the table.
+"""
+
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from depthscope.forecasts.law import Law
-from depthscope.forecasts.units import Units
+from depthscope.errors import DepthscopeError, ForecastError
+from depthscope.laws.hidden_units import Units
+from depthscope.laws.law import Law
+from depthscope.traces.watcher import body_of
 
+Rule = Callable[[Any, tuple, dict], Any]
+RULES: dict[str, Rule] = {}
 ASKED = {  # what code asks of any tensor
     *("__get__", "size", "dim", "ndimension", "numel", "stride", "is_floating_point", "is_complex", "is_contiguous"),
     *("__len__", "__hash__", "get_device", "element_size", "__repr__"),
@@ -43,8 +52,6 @@ class LawTensor(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        from depthscope.forecasts.rules import follow
-
         if getattr(func, "__name__", "") in ASKED:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
@@ -54,9 +61,44 @@ class LawTensor(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
-        from depthscope.forecasts.rules import no_rule
-
         raise no_rule(str(func), args)
+
+
+class DrawnMatrix(Tensor):
+    """A weight or bias that is not built: its shape, and the variance of its entries."""
+
+    variance: float
+
+    @staticmethod
+    def of(shape: torch.Size, variance: float) -> "DrawnMatrix":
+        made = torch.empty(shape, device="meta").as_subclass(DrawnMatrix)
+        made.variance = variance
+        return made
+
+
+def follow(func: Any, args: tuple, kwargs: dict) -> Any:
+    """The result of a torch function for arguments of which some are laws."""
+    if func is F.multi_head_attention_forward:
+        return body_of(func)(*args, **kwargs)
+    name = getattr(func, "__name__", str(func))
+    rule = RULES.get(name)
+    if rule is None:
+        raise no_rule(name, args)
+    return rule(func, args, kwargs)
+
+
+class OtherTokensError(ForecastError):
+    """Attention works on another number of tokens than the law has: they lie along another axis."""
+
+
+def no_rule(name: str, args: tuple) -> DepthscopeError:
+    given = ", ".join(str(tuple(a.shape)) if isinstance(a, Tensor) else repr(a) for a in args)
+    return ForecastError(f"what {name}({given}) does to the law of tokens is not known.")
+
+
+def law_of(x: Any) -> Law:
+    """The law of a LawTensor as a Gaussian one with a mean."""
+    return x.law.settled() if isinstance(x.law, Units) else x.law
 
 
 def like(tensors: Any, law: Law | Units) -> Any:

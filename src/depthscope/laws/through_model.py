@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.errors import DepthscopeError, ForecastError
-from depthscope.forecasts.law import Law
-from depthscope.forecasts.rules import law_of, normed
-from depthscope.forecasts.tensor import LawTensor
+from depthscope.laws.law import Law
+from depthscope.laws.rules import normed
+from depthscope.laws.tensor import LawTensor, OtherTokensError, law_of
 from depthscope.traces.installed import fixes_in
 from depthscope.traces.operations import is_norm
+from depthscope.traces.token_axis import axis_of_shorter
 from depthscope.traces.tokens import first_tokens
 from depthscope.traces.untouched import untouched
 
@@ -29,15 +30,36 @@ def laws_by_block(model: nn.Module, blocks: list[str], args: tuple, kwargs: dict
             fix.prepare(args, kwargs)  # its hooks come before ours, so that remedied tokens are seen
     modules = list({id(m): m for m in map(model.get_submodule, blocks)}.values())
     copies = _has_copies(modules)
-    found = _followed_through(model, modules, args, kwargs, remember=copies)
+    axis, found = _along_tokens(model, modules, args, kwargs, remember=copies)
     again = len(found) > len(modules) + 1 or len(modules) == 1
     if again and not copies:  # a module runs again, or may: its matrices meet what they made
-        return _followed_through(model, modules, args, kwargs, remember=True)
+        return _followed_through(model, modules, args, kwargs, axis, remember=True)
     return found
 
 
-def _followed_through(
+def _along_tokens(
     model: nn.Module, modules: list[nn.Module], args: tuple, kwargs: dict[str, Any], *, remember: bool
+) -> tuple[int, list[Law]]:
+    """The token axis, 1 for (B, n, d) and 0 for (n, B, d), and the laws along it: what attention works on tells it."""
+
+    def axis_in(args: tuple, kwargs: dict[str, Any]) -> int:
+        try:
+            _followed_through(model, modules, args, kwargs, 1, remember=False)
+        except OtherTokensError:
+            return 0
+        return 1
+
+    try:
+        found = _followed_through(model, modules, args, kwargs, 1, remember=remember)
+    except OtherTokensError:
+        return 0, _followed_through(model, modules, args, kwargs, 0, remember=remember)
+    if len(found[0].gaussian()) != found[0].tokens or axis_of_shorter(args, kwargs, axis_in) != 0:
+        return 1, found  # not as many sequences as tokens, or attention works on the second axis of fewer rows
+    return 0, _followed_through(model, modules, args, kwargs, 0, remember=remember)
+
+
+def _followed_through(
+    model: nn.Module, modules: list[nn.Module], args: tuple, kwargs: dict[str, Any], axis: int, *, remember: bool
 ) -> list[Law]:
     """remember: what matrices make of channels, for blocks that share their weights; a product of matrices a step."""
     found: list[Law] = []
@@ -47,10 +69,10 @@ def _followed_through(
     def enter(block: nn.Module, given: tuple, named: dict) -> tuple[tuple, dict]:
         x = first_tokens(given, named)
         if x is None:
-            raise ForecastError("forecast: a block must take tokens (B, n, d); it has none. Pass blocks=.")
+            raise ForecastError("a block must take tokens (B, n, d); it has none. Pass blocks=.")
         running[0] += 1
         streams = [v for v in (*given, *named.values()) if isinstance(v, LawTensor)]
-        law = _tokens_law(block, x, remember) if not isinstance(x, LawTensor) else law_of(x)
+        law = _tokens_law(x, axis, remember) if not isinstance(x, LawTensor) else law_of(x)
         law = law.settled() if len(streams) < 2 else law.brief()  # streams share their sources: strangers if settled
         if not found:
             found.append(law)
@@ -68,9 +90,7 @@ def _followed_through(
         items = output if isinstance(output, tuple | list) else (output,)
         laws = [item for item in items if isinstance(item, LawTensor)]
         if not laws:
-            raise ForecastError(
-                f"forecast: a block must return its tokens, alone or in a tuple; got {type(output).__name__}."
-            )
+            raise ForecastError(f"a block must return its tokens, alone or in a tuple; got {type(output).__name__}.")
         found.append(law_of(laws[0]))
 
     with ExitStack() as stack:
@@ -86,6 +106,10 @@ def _followed_through(
             if running[0] or len(found) <= len(modules):  # inside a block, or before the last
                 raise _unread(error, model) from error
             stopped = error
+    if not found:
+        raise ForecastError(
+            f"blocks must be modules that are called; those of {type(model).__name__} are not. Pass blocks=."
+        )
     if stopped is not None and remember and len(found) <= _runs(model, modules, args, kwargs):
         raise _unread(stopped, model) from stopped  # between two runs of one module
     return found
@@ -107,21 +131,21 @@ def _runs(model: nn.Module, modules: list[nn.Module], args: tuple, kwargs: dict[
     return count[0]
 
 
-def _tokens_law(block: nn.Module, x: Tensor, remember: bool) -> Law:
-    """Of tokens (B, n, d); torch's own layers may take them as (n, B, d)."""
-    attention = getattr(block, "self_attn", None)
-    time_first = isinstance(attention, nn.MultiheadAttention) and not attention.batch_first
-    return Law.of_tokens(x.transpose(0, 1) if time_first else x, followed=remember)
+def _tokens_law(x: Tensor, axis: int, remember: bool) -> Law:
+    """Of tokens (B, n, d), or (n, B, d) where tokens lie along axis 0."""
+    return Law.of_tokens(x.transpose(0, 1) if axis == 0 else x, followed=remember)
 
 
 def _unread(error: Exception, model: nn.Module) -> DepthscopeError:
     """What could not be read, the module it is in, and how to say it by hand."""
-    if isinstance(error, DepthscopeError) and not isinstance(error, ForecastError):
+    if isinstance(error, DepthscopeError) and (
+        isinstance(error, OtherTokensError) or not isinstance(error, ForecastError)
+    ):
         return error
     where = _innermost(error, model)
     reason = str(error) if isinstance(error, ForecastError) else f"{type(error).__name__}: {error}"
     return ForecastError(
-        f"forecast: {type(model).__name__} cannot be followed{f' in {where}' if where else ''}: "
+        f"{type(model).__name__} cannot be followed{f' in {where}' if where else ''}: "
         f"{reason.removeprefix('forecast: ').rstrip('.')}. Give what counts by hand, ds.forecast(depth=, n=, d=, h=, "
         "wiring= (norm placement), activation=, weights=, causal=), or calibrate on a scan, ds.forecast(scan, depth=)."
     )

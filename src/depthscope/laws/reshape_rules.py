@@ -4,22 +4,9 @@ import itertools
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from depthscope.errors import DepthscopeError, ForecastError
-from depthscope.forecasts.law import Law
-from depthscope.forecasts.tensor import LawTensor, like, shapes
-from depthscope.forecasts.units import Units
-
-
-def no_rule(name: str, args: tuple) -> DepthscopeError:
-    given = ", ".join(str(tuple(a.shape)) if isinstance(a, Tensor) else repr(a) for a in args)
-    return ForecastError(f"forecast: what {name}({given}) does to the law of tokens is not known.")
-
-
-def law_of(x: Any) -> Law:
-    """The law of a LawTensor as a Gaussian one with a mean."""
-    return x.law.settled() if isinstance(x.law, Units) else x.law
+from depthscope.laws.law import Law
+from depthscope.laws.tensor import RULES, LawTensor, law_of, like, no_rule, shapes
 
 
 def same(func: Any, args: tuple, kwargs: dict) -> Any:
@@ -102,3 +89,14 @@ def joined(func: Any, args: tuple, kwargs: dict) -> Any:
         raise no_rule(func.__name__, tuple(whole))
     share = [x.shape[-1] / out.shape[-1] for x in whole]  # channels of several, as halves that rotary positions turn
     return like(out, Law.fresh(sum(w * law_of(x).overlaps() for w, x in zip(share, whole, strict=True))))
+
+
+SHAPES = """view reshape transpose permute contiguous to unsqueeze squeeze flatten unflatten float double half bfloat16
+type_as type clone detach expand expand_as movedim dropout repeat_interleave view_as swapaxes t"""
+RULES |= {
+    **dict.fromkeys(SHAPES.split(), same),
+    **dict.fromkeys(("chunk", "split", "tensor_split"), parts),
+    "unbind": unbound,
+    **dict.fromkeys(("__getitem__", "select"), picked),
+    **dict.fromkeys(("cat", "concat"), joined),
+}

@@ -1,0 +1,51 @@
+"""The forecast of a model: laws of its tokens flow through its own code, by its actual weights."""
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from depthscope.forecasts.curves import NO_PASS, curves
+from depthscope.forecasts.record import Forecast
+from depthscope.laws.law import Law
+from depthscope.laws.through_model import laws_by_block
+from depthscope.models.random_inputs import random_inputs
+from depthscope.remedies.de_escalate import DeEscalate
+from depthscope.remedies.fix import fix_
+from depthscope.traces.entry import enter
+
+BY_WEIGHTS = "weights are random to the part of the tokens that differs; the common part goes through the actual ones"
+ONE_LOOK = "blocks are followed by the law of their tokens; the model ran to find the sites of the remedy"
+
+
+def of_model(model: nn.Module, inputs: Any, blocks: str | Iterable[str] | None, n: int, tau: float) -> Forecast:
+    model = enter(model).model
+    assumed = [BY_WEIGHTS, ONE_LOOK if tau else NO_PASS]
+    if inputs is None:
+        inputs = random_inputs(model, n)
+        assumed.append(f"inputs are random, {tuple(inputs.shape)}: none were given")
+    if model.training and any(isinstance(m, nn.Dropout) and m.p > 0 for m in model.modules()):
+        assumed.append("dropout is off, although the model is in training mode")
+    entry = enter(model, inputs, blocks)
+    names = entry.names()
+    with ExitStack() as stack:
+        if tau:
+            stack.enter_context(fix_(model, DeEscalate(tau), blocks=entry.blocks))
+        found = [
+            _of_laws(type(model).__name__, laws_by_block(model, names, b.args, b.kwargs), b.mask, assumed)
+            for b in entry.batches()
+        ]
+    means = {name: torch.stack([getattr(f, name) for f in found]).mean(0) for name in ("t_sim", "t_div", "t_cos")}
+    return replace(found[0], tau=tau, **means)  # type: ignore[arg-type]
+
+
+def _of_laws(source: str, laws: list[Law], mask: Tensor | None, assumed: list[str]) -> Forecast:
+    """mask: tokens that count."""
+    n = laws[0].tokens
+    if mask is not None and mask.shape[-1] != n:
+        mask = None  # of other tokens than those in the blocks, as of a longer text that was cut into patches
+    overlaps = [law.overlaps() for law in laws]
+    return curves(source, overlaps, [law.energies(mask) for law in laws], assumed, mask=mask)
