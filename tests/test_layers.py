@@ -3,48 +3,98 @@
 import ast
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 from loops import over
 
 ROOT = Path(__file__).parents[1] / "src" / "depthscope"
+REPOSITORY = ROOT.parents[1]
 BASE = "errors checks registry files records junctions"
+BELOW = "metrics theory models traces interventions circuits remedies scans ablations laws"
 MAY_IMPORT = {
     "metrics": BASE,
     "theory": BASE,
     "models": BASE,
-    "experiments": (
-        f"metrics theory models traces scans laws forecasts remedies ablations circuits training reports notation {BASE}"
-    ),
     "traces": BASE,
+    "interventions": f"traces {BASE}",
+    "circuits": f"traces interventions metrics theory {BASE}",
+    "remedies": f"traces interventions circuits metrics {BASE}",
     "scans": f"traces metrics {BASE}",
-    "remedies": f"traces metrics circuits {BASE}",
-    "ablations": f"traces scans remedies {BASE}",
-    "circuits": f"traces metrics theory {BASE}",
+    "ablations": f"traces interventions scans {BASE}",
     "laws": f"theory models traces {BASE}",
     "forecasts": f"laws theory models traces scans remedies {BASE}",
-    "training": f"metrics theory models traces scans remedies {BASE}",
-    "reports": f"scans forecasts training theory ablations circuits {BASE}",
-    "cli": f"metrics models theory traces scans forecasts remedies ablations circuits reports experiments training {BASE}",
+    "training": f"{BELOW} {BASE}",
+    "reports": f"{BELOW} forecasts training notation {BASE}",
+    "experiments": f"{BELOW} forecasts training reports notation {BASE}",
+    "cli": f"{BELOW} forecasts training reports experiments notation {BASE}",
 }
 
 
+def only_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def imports(file: Path) -> set[str]:
+    """All modules and names under depthscope that a file imports when it runs, also inside functions, dotted."""
+    found, nodes = set(), [ast.parse(file.read_text())]
+    while nodes:
+        node = nodes.pop()
+        nodes += [] if only_for_types(node) else ast.iter_child_nodes(node)
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{file}:{node.lineno}: a relative import hides which package it is of"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return {name.removeprefix("depthscope.") for name in found if name.startswith("depthscope.")}
+
+
 def imported(file: Path) -> set[str]:
-    """The first names under depthscope that a file imports."""
-    found = set()
-    for node in ast.walk(ast.parse(file.read_text())):
-        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        names += [a.name for a in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom) and node.module == "depthscope":
-            names = [f"depthscope.{a.name}" for a in node.names]
-        found |= {n.split(".")[1] for n in names if n.startswith("depthscope.")}
-    return found
+    """The packages and modules directly under depthscope that a file imports."""
+    return {name.split(".")[0] for name in imports(file)}
 
 
 @over("file", sorted(ROOT.rglob("*/*.py")))
 def test_imports_point_down(file: Path) -> None:
     folder = file.relative_to(ROOT).parts[0]
     assert sorted(imported(file) - {folder, *MAY_IMPORT[folder].split()}) == []
+
+
+def test_no_two_packages_need_each_other() -> None:
+    """Packages can be put in an order in which each imports earlier ones alone, with imports inside functions counted."""
+    needs: dict[str, set[str]] = {}
+    for file in ROOT.rglob("*.py"):
+        room = file.relative_to(ROOT).parts[0].removesuffix(".py")
+        if room not in ("__init__", "__main__"):  # the public names, on top of all
+            needs.setdefault(room, set()).update(imported(file) - {room})
+    try:
+        list(TopologicalSorter(needs).static_order())
+    except CycleError as error:
+        raise AssertionError(f"a cycle of imports: {' <- '.join(error.args[1])}") from None
+
+
+def private(name: str) -> bool:
+    """Whether a dotted name leads through a module that begins with an underscore."""
+    parts = name.split(".")
+    return any(
+        part.startswith("_") and not part.startswith("__") and is_module(ROOT.joinpath(*parts[: i + 1]))
+        for i, part in enumerate(parts)
+    )
+
+
+def is_module(path: Path) -> bool:
+    return path.with_suffix(".py").exists() or path.is_dir()
+
+
+FILES = sorted(
+    f for place in ("src", "tests", "benchmarks", "tools", "docs") for f in (REPOSITORY / place).rglob("*.py")
+)
+
+
+@over("file", FILES)
+def test_what_begins_with_an_underscore_is_of_its_package_alone(file: Path) -> None:
+    own = file.relative_to(ROOT).parts[0] if file.is_relative_to(ROOT) else ""
+    assert [name for name in sorted(imports(file)) if private(name) and name.split(".")[0] != own] == []
 
 
 EXPERIMENTS = sorted((ROOT / "experiments").glob("*/*.py"))

@@ -252,7 +252,7 @@ def test_attention_that_mixes_nothing_does_neither() -> None:
     model, inputs = family("torch_encoder")
     found = spectrum(model, {"src": inputs, "mask": ~torch.eye(N, dtype=torch.bool)})
     assert found.verdicts == ["neither"] * DEPTH and "grow at one rate" in in_words(found)[0]
-    assert draw(found) is not None
+    assert found.draw() is not None
 
 
 def test_hfc_lfc_is_yu_and_zhangs_measure() -> None:
@@ -284,7 +284,7 @@ def test_record_comes_back(tmp_path: Path) -> None:
     assert again.to_dict() == found.to_dict() and torch.equal(again.eigenvalues, found.eigenvalues)
     assert sum(found.shares.values()) == pytest.approx(1.0) and found.depth == DEPTH and found.heads == H
     assert all(word in str(found) for word in ("smooth", "lambda_H", "BertModel", "over"))
-    with pytest.raises(RecordError, match="must be a"):
+    with pytest.raises(RecordError, match="must say format"):
         Spectrum.from_dict({"format": "other"})
     record = json.loads((tmp_path / "s.json").read_text())
     del record["rank_gap"]

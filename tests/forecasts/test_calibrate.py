@@ -104,7 +104,7 @@ def test_what_a_scan_must_have() -> None:
     blind = ds.scan(model, X, attention=False)
     assert ds.forecast(blind, depth=9, causal=False).depth == 9
     parallel = ds.scan(torch.nn.Sequential(*(Parallel() for _ in range(4))), X)
-    with pytest.raises(ForecastError, match="this one has steps attention and placement"):
+    with pytest.raises(ForecastError, match="this one has steps attention and ffn and placement"):
         ds.forecast(parallel, depth=9)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import depthscope as ds
 from depthscope.circuits.weights import read_weights
 from depthscope.errors import ConditionError, HookError, ShapeError, UnknownNameError, UsageError
-from depthscope.remedies import _spectral as spectral
+from depthscope.remedies import eigenvalues as spectral
 from depthscope.training.arms import arm
 from depthscope.training.build import Build
 from depthscope.training.tasks import task

@@ -20,6 +20,7 @@ Rule = Callable[[Any, tuple, dict], Any]
 RULES: dict[str, Rule] = {}
 ASKED = {  # what code asks of any tensor
     *("__get__", "size", "dim", "ndimension", "numel", "stride", "is_floating_point", "is_complex", "is_contiguous"),
+    "is_inference",
     *("__len__", "__hash__", "get_device", "element_size", "__repr__"),
 }
 
