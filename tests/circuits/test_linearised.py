@@ -245,7 +245,12 @@ def test_how_a_gate_is_multiplied_makes_no_difference(kind: str, line: str) -> N
     torch.testing.assert_close(split(gated(kind), X, line).parts, split(gated("plain"), X, line).parts)
 
 
-@over("kind", ["ffn first", "ffn added", "attends twice"])
+def test_a_network_that_is_added_to_attention_is_refused() -> None:
+    with pytest.raises(HookError, match=r"paths: attention must join a residual stream in every block; .* parallel"):
+        ds.paths(gated("ffn added"), torch.randn(2, 5, 8, dtype=torch.float64))
+
+
+@over("kind", ["ffn first", "attends twice"])
 def test_what_would_be_counted_at_a_wrong_length_is_refused(kind: str) -> None:
     X = torch.randn(2, 5, 8, dtype=torch.float64)
     assert split(gated("plain"), X).uncounted < 1e-12 and split(gated(kind), X).uncounted > 0.1

@@ -169,7 +169,7 @@ class Settings:
             stack.enter_context(untouched(model))
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(torch.inference_mode(False))  # inference tensors do not tell when they are written into
-            stack.callback(recorder.remove_hooks)
+            stack.callback(recorder.states.remove_hooks)
             for fix in fixes_in(model):
                 fix.on_change = recorder.remedied
                 stack.callback(setattr, fix, "on_change", None)

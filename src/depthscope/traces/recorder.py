@@ -13,15 +13,14 @@ from torch import Tensor, nn
 from depthscope.traces.attention import AttentionSeen, attention_in, drops, without_dropout
 from depthscope.traces.blocks import uncalled_lists
 from depthscope.traces.head import given_to
-from depthscope.traces.identity import Known
 from depthscope.traces.lineage import Lineage
-from depthscope.traces.log import Add, Attention, Call, Log, State
+from depthscope.traces.log import Add, Attention, Call, Log
 from depthscope.traces.operations import Operation, is_norm, is_scalar
+from depthscope.traces.seen_states import Measure, SeenStates
 from depthscope.traces.token_axis import Frames
 from depthscope.traces.tokens import first_tokens, tokens_last, tokens_out
 from depthscope.traces.watcher import OuterNorms, Watched
 
-MeasureState = Callable[[Tensor, Any, bool], Any]  # tokens (..., n, d), numbers so far, at a block's end? -> numbers
 MeasureAttention = Callable[[AttentionSeen, Tensor | None], Any]  # the attention, the tokens (B, n, d) it reads
 
 
@@ -32,7 +31,7 @@ class Recorder:
         self,
         model: nn.Module,
         candidates: set[str],
-        on_state: MeasureState,
+        on_state: Measure,
         on_attention: MeasureAttention,
         *,
         frames: Frames | None = None,
@@ -40,19 +39,16 @@ class Recorder:
         on_call: Callable[[int], None] | None = None,
     ) -> None:
         self.model, self.candidates = model, candidates
-        self.on_state, self.on_attention = on_state, on_attention
+        self.on_attention = on_attention
         self.silence_dropout, self.on_call = silence_dropout, on_call
         self.log = Log(frames=Frames() if frames is None else frames)
+        self.states = SeenStates(on_state, self.log.frames, self._tick)
         self._clock = 0
         self._stack: list[Call] = []
         self._norms = OuterNorms(self._norm_ends)
-        self._known: Known[tuple[State, float]] = Known()  # which state a tensor is, and by what factor it is scaled
         self._lineage = Lineage()
-        self._waiting: list[tuple[Tensor, Tensor, State, bool]] = []
-        self._latest: Tensor | None = None  # of the states that attention may read
-        self._stranger: Tensor | None = None  # tokens that a matrix has read since, and that are none of the states
         self._bias: Tensor | None = None
-        self._followed: list[Any] = []  # hooks on tensors, for their gradients; they outlive the forward pass
+        self._owners: dict[int, str] = {}  # modules inside candidates, by their weights
 
     @property
     def everything(self) -> bool:
@@ -72,22 +68,16 @@ class Recorder:
                 yield Watched(module, self._before(path), self._after(path))
             if not path:
                 yield Watched(module, after=self._returns)
-            elif not path.startswith(blocks) and next(module.parameters(recurse=False), None) is not None:
+            elif path.startswith(blocks):
+                self._owners |= {id(weight): path for weight in module._parameters.values() if weight is not None}
+            elif next(module.parameters(recurse=False), None) is not None:
                 yield Watched(module, before=self._reads(path))
-
-    def remove_hooks(self) -> None:
-        """Take the hooks off tensors."""
-        for handle in self._followed:
-            handle.remove()
-        self._followed.clear()
 
     def closed(self, failed: bool) -> None:
         if not failed:
-            self._settle(assume=not self.log.frames)
-        self._known.clear()
+            self.states.settle(assume=not self.log.frames)
+        self.states.forget()
         self._lineage.end()
-        self._waiting.clear()
-        self._latest = self._stranger = None
 
     def _tick(self) -> int:
         self._clock += 1
@@ -111,11 +101,8 @@ class Recorder:
             call = Call(path, self._tick())
             if candidate:
                 tokens = first_tokens(args, kwargs)
-                if tokens is None:  # a part of a head, perhaps: its first weights read what it is given
-                    weights = next((p for p, m in module.named_modules(prefix=path) if m._parameters), path)
-                    self._read(weights, (*args, *kwargs.values()))
-                else:
-                    call.source = self._see(tokens, path, whole=True)
+                if tokens is not None:
+                    call.source = self.states.see(tokens, path, whole=True)
             self._stack.append(call)
 
         return hook
@@ -131,17 +118,19 @@ class Recorder:
             if candidate:
                 tokens = tokens_out(output, call.source.shape) if call.source is not None else None
                 if tokens is not None:
-                    call.result = self._see(tokens, path, whole=True)
+                    call.result = self.states.see(tokens, path, whole=True)
                     self.log.calls.append(call)
                     if self.on_call is not None:
                         self.on_call(len(self.log.calls))
                 if self._between:
-                    self._settle(assume=not self.log.frames)
+                    self.states.settle(assume=not self.log.frames)
 
         return hook
 
     def _norm_ends(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-        self._norm(first_tokens(args, kwargs), output, self._path)
+        source = first_tokens(args, kwargs)
+        self._read_by_weights(getattr(module, "weight", None), source if source is not None else next(iter(args), None))
+        self._norm(source, output, self._path)
 
     def _reads(self, path: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple, kwargs: dict) -> None:
@@ -161,60 +150,25 @@ class Recorder:
         if read is not None:
             self.log.reads.append(read)
 
+    def _read_by_weights(self, weight: Any, value: Any) -> None:
+        """The same of a module inside something numbered, perhaps a part of a head: its weights tell which it is."""
+        path = self._owners.get(id(weight))
+        if path is not None:
+            self._read(path, (value,))
+
     def remedied(self, before: Tensor, after: Tensor) -> None:
         """A remedy has put one tensor in the place of another."""
         if after is not before:
-            leads = self._known.find(before) is not None
+            leads = self.states.find(before) is not None
             self.log.remedies.append(self._move(before, after, self._path, first=False, leads=leads))
-
-    # states
-
-    def _see(self, tensor: Tensor, path: str, *, whole: bool, leads: bool = True) -> State:
-        """The State of a tensor; measured now, or as soon as it is known which axis holds the tokens.
-
-        leads: attention that comes next reads these tokens.
-        """
-        known = self._known.find(tensor)
-        state = known[0] if known is not None and known[1] == 1.0 else self._new(tensor, path)
-        if leads:
-            self._latest, self._stranger = tensor, None
-        self._measure(tensor, tensor, state, whole)
-        return state
 
     def _move(self, source: Tensor, result: Tensor, path: str, *, first: bool, leads: bool) -> Call:
         """One tensor became another, by a norm or a remedy. first: attention may read the source too."""
         call = Call(path, self._tick(), leads=leads)
-        call.source = self._see(source, path, whole=self._between, leads=leads and first)
-        call.result = self._see(result, path, whole=self._between, leads=leads)
+        call.source = self.states.see(source, path, whole=self._between, leads=leads and first)
+        call.result = self.states.see(result, path, whole=self._between, leads=leads)
         call.left = self._tick()
         return call
-
-    def _new(self, tensor: Tensor, path: str) -> State:
-        state = State(path, self._tick(), tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
-        self._known.add(tensor, (state, 1.0))
-        return state
-
-    def _measure(self, tensor: Tensor, values: Tensor, state: State, whole: bool) -> None:
-        """Measure the values a tensor had when it was seen."""
-        state.axis = self.log.frames.axis_of(state.shape)
-        with torch.no_grad(), torch._C.DisableTorchFunction():
-            if state.axis is None:
-                copy = values.clone() if values is tensor else values  # it may be written into before that is known
-                self._waiting.append((tensor, copy, state, whole))
-                return
-            state.numbers = self.on_state(tokens_last(values, state.axis), state.numbers, whole)
-        if torch.is_grad_enabled() and tensor.requires_grad and not state.numbers.followed:
-            state.numbers.followed = True
-            self._followed.append(tensor.register_hook(state.numbers.take_gradient))
-
-    def _settle(self, *, assume: bool) -> None:
-        """Measure what waited for the token axis; with nothing to go by, tokens are the last axis but one."""
-        waiting, self._waiting = self._waiting, []
-        if assume and waiting:
-            self.log.frames.assume(waiting[0][0].shape)
-        for tensor, values, state, whole in waiting:
-            if self.log.frames.axis_of(state.shape) is not None:
-                self._measure(tensor, values, state, whole)
 
     # functions
 
@@ -244,7 +198,7 @@ class Recorder:
     def _pair(self, op: Operation) -> Any:
         """A sum or a product: of states that are known, or on the way from attention to one."""
         pair = op.args[:2]
-        known = [self._known.find(a) for a in pair]
+        known = [self.states.find(a) for a in pair]
         made = self._lineage.asked(op)
         result = op.run()
         if op.role == "product":
@@ -257,9 +211,7 @@ class Recorder:
         return result
 
     def _sum(self, known: list, result: Tensor, alpha: float) -> None:
-        state = self._new(result, self._path)
-        self._latest, self._stranger = result, None
-        self._measure(result, result, state, self._between)
+        state = self.states.new(result, self._path, whole=self._between)
         bias = 0.0 if self._bias is None else float(self._bias.detach().double().square().sum())
         first, second = (k or (None, 1.0) for k in known)
         operands = [first, (second[0], alpha * second[1])]
@@ -272,7 +224,7 @@ class Recorder:
             return
         tokens = tokens_out(result, tuple(source.shape))
         if tokens is not None:
-            leads = self._between or self._known.find(source) is not None  # a norm of something else is no stream
+            leads = self._between or self.states.find(source) is not None  # a norm of something else is no stream
             self.log.norms.append(self._move(source, tokens, path, first=True, leads=leads))
             self._bias = None
 
@@ -288,34 +240,27 @@ class Recorder:
             self._bias = None
         for entry, other in zip(known, pair[::-1], strict=False):
             if entry is not None and is_scalar(other) and tuple(result.shape) == entry[0].shape:
-                self._known.add(result, (entry[0], entry[1] * float(other)))
+                self.states.scale(result, entry[0], entry[1] * float(other))
 
     def _matrix(self, op: Operation) -> None:
         self.log.matrices.append(self._tick())
         call = op.named()
-        tokens, bias = call.get("input"), call.get("bias")
-        self._stranger = self._none_of_the_states(tokens)
-        fits = isinstance(bias, Tensor) and self._latest is not None and bias.shape == self._latest.shape[-1:]
+        bias, latest = call.get("bias"), self.states.latest
+        self.states.read_by_matrix(call.get("input"))
+        self._read_by_weights(call.get("weight"), call.get("input"))
+        fits = isinstance(bias, Tensor) and latest is not None and bias.shape == latest.shape[-1:]
         self._bias = bias if fits else None
 
-    def _none_of_the_states(self, tokens: Any) -> Tensor | None:
-        """Tokens that a matrix reads and that were never seen as a state: of a norm that is written out, say."""
-        latest = self._latest
-        if latest is None or not isinstance(tokens, Tensor) or tokens.numel() != latest.numel():
-            return None
-        same = tokens.shape[-1] != latest.shape[-1] or tokens.data_ptr() == latest.data_ptr()  # a view, as Conv1D makes
-        return None if same or self._known.find(tokens) is not None else tokens.detach().reshape(latest.shape)
-
     def _attention(self, seen: AttentionSeen) -> None:
-        tokens = self._latest
+        tokens = self.states.latest
         batch = seen.batch_for(tokens) if tokens is not None and seen.queries == seen.keys else None
         doubted = self.log.frames.batch_first and tokens is not None and tokens.shape[0] != batch
         if tokens is None or batch is None or doubted:
             self.log.other_attention += 1
             return
         self.log.frames.add(batch, seen.queries)
-        self._settle(assume=False)
-        read = tokens if self._stranger is None else self._stranger
+        self.states.settle(assume=False)
+        read = tokens if self.states.stranger is None else self.states.stranger
         X = tokens_last(read, self.log.frames.axis_of(tuple(read.shape)) or 0)
         with torch.no_grad(), torch._C.DisableTorchFunction():
             fits = tuple(X.shape[:-1]) == (batch, seen.queries)

@@ -1,0 +1,95 @@
+"""The token tensors of a pass: each measured the moment it is seen, known again by identity, and let go."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from depthscope.traces.identity import Known
+from depthscope.traces.log import State
+from depthscope.traces.token_axis import Frames
+from depthscope.traces.tokens import tokens_last
+
+Measure = Callable[[Tensor, Any, bool], Any]  # tokens (..., n, d), numbers so far, at a block's end? -> numbers
+
+
+class SeenStates:
+    """Which tensor is which State. A tensor is measured now, or as soon as it is known which axis holds the tokens."""
+
+    def __init__(self, measure: Measure, frames: Frames, tick: Callable[[], int]) -> None:
+        self.measure, self.frames, self.tick = measure, frames, tick
+        self.latest: Tensor | None = None  # of the states that attention may read
+        self.stranger: Tensor | None = None  # tokens that a matrix has read since, and that are none of the states
+        self._known: Known[tuple[State, float]] = Known()  # the state that a tensor is, and by what factor it is scaled
+        self._waiting: list[tuple[Tensor, Tensor, State, bool]] = []
+        self._followed: list[Any] = []  # hooks on tensors, for their gradients; they outlive the forward pass
+
+    def find(self, tensor: Any) -> tuple[State, float] | None:
+        """The state that a tensor is, and the factor on it."""
+        return self._known.find(tensor)
+
+    def see(self, tensor: Tensor, path: str, *, whole: bool, leads: bool = True) -> State:
+        """The State of a tensor. leads: attention that comes next reads these tokens."""
+        known = self.find(tensor)
+        return self._seen(tensor, path, known[0] if known and known[1] == 1.0 else None, whole, leads)
+
+    def new(self, tensor: Tensor, path: str, *, whole: bool) -> State:
+        """A State of its own, though the tensor may have been one before: a sum that is written in place."""
+        return self._seen(tensor, path, None, whole, leads=True)
+
+    def _seen(self, tensor: Tensor, path: str, state: State | None, whole: bool, leads: bool) -> State:
+        if state is None:
+            state = State(path, self.tick(), tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+            self._known.add(tensor, (state, 1.0))
+        if leads:
+            self.latest, self.stranger = tensor, None
+        self._measured(tensor, tensor, state, whole)
+        return state
+
+    def scale(self, tensor: Tensor, state: State, factor: float) -> None:
+        """A tensor is a state times a number."""
+        self._known.add(tensor, (state, factor))
+
+    def _measured(self, tensor: Tensor, values: Tensor, state: State, whole: bool) -> None:
+        """Measure the values a tensor had when it was seen."""
+        state.axis = self.frames.axis_of(state.shape)
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            if state.axis is None:
+                copy = values.clone() if values is tensor else values  # it may be written into before that is known
+                self._waiting.append((tensor, copy, state, whole))
+                return
+            state.numbers = self.measure(tokens_last(values, state.axis), state.numbers, whole)
+        if torch.is_grad_enabled() and tensor.requires_grad and not state.numbers.followed:
+            state.numbers.followed = True
+            self._followed.append(tensor.register_hook(state.numbers.take_gradient))
+
+    def settle(self, *, assume: bool) -> None:
+        """Measure what waited for the token axis; with nothing to go by, tokens are the last axis but one."""
+        waiting, self._waiting = self._waiting, []
+        if assume and waiting:
+            self.frames.assume(waiting[0][0].shape)
+        for tensor, values, state, whole in waiting:
+            if self.frames.axis_of(state.shape) is not None:
+                self._measured(tensor, values, state, whole)
+
+    def read_by_matrix(self, tokens: Any) -> None:
+        """A matrix reads tokens: of a norm that is written out they may be none of the states."""
+        latest, self.stranger = self.latest, None
+        if latest is None or not isinstance(tokens, Tensor) or tokens.numel() != latest.numel():
+            return
+        same = tokens.shape[-1] != latest.shape[-1] or tokens.data_ptr() == latest.data_ptr()  # a view, as Conv1D makes
+        if not same and self.find(tokens) is None:
+            self.stranger = tokens.detach().reshape(latest.shape)
+
+    def forget(self) -> None:
+        """The pass has ended: no tensor is kept."""
+        self._known.clear()
+        self._waiting.clear()
+        self.latest = self.stranger = None
+
+    def remove_hooks(self) -> None:
+        """Take the hooks off tensors."""
+        for handle in self._followed:
+            handle.remove()
+        self._followed.clear()
