@@ -1,7 +1,7 @@
 """What depthscope raises. Every message says where, what must hold, what came, what to do."""
 
+import collections.abc
 import re
-from collections.abc import Iterator
 from contextlib import contextmanager
 
 _VERB = re.compile(r"(scan|forecast|advise|fix_|without_|ablate|paths|bounds|spectrum): ")
@@ -85,7 +85,7 @@ def name_caller(error: DepthscopeError, verb: str) -> None:
 
 
 @contextmanager
-def said_by(verb: str) -> Iterator[None]:
+def said_by(verb: str) -> collections.abc.Iterator[None]:
     """The border of a verb: an error from below carries the bare fact, and here it is told who was called.
 
     Where one verb calls another, the outermost is the one that the user knows.

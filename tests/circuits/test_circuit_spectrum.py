@@ -289,5 +289,5 @@ def test_record_comes_back(tmp_path: Path) -> None:
     del record["rank_gap"]
     with pytest.raises(RecordError, match="rank_gap"):
         Spectrum.from_dict(record)
-    with pytest.raises(RecordError, match="must be JSON|must exist"):
+    with pytest.raises(RecordError, match=r"must be JSON|must exist"):
         Spectrum.load(tmp_path / "nothing.json")

@@ -97,7 +97,9 @@ class Settings:
         reading = self._run(model, batch, Frames())
         square = any(reading.log.frames.is_ambiguous(b.source.shape) for b in reading.blocks)
         if square or reading.blocks[0].source.axis == 0:
-            axis = axis_of_shorter(batch.args, batch.kwargs, lambda *cut: self._axis_in(model, Batch(*cut, mask=None)))
+            axis = axis_of_shorter(
+                batch.args, batch.kwargs, lambda args, kwargs: self._axis_in(model, Batch(args, kwargs, None))
+            )
             if square and axis is None:
                 reading.notes.append("as many sequences as tokens: the first axis was taken for the batch")
             elif square and axis == 0:

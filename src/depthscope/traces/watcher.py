@@ -34,7 +34,10 @@ class Watched(NamedTuple):
 class Listener(Protocol):
     """What is told of a forward pass."""
 
-    everything: bool  # whether operations without a role are of interest at the moment
+    @property
+    def everything(self) -> bool:
+        """Whether operations without a role are of interest at the moment."""
+        ...
 
     def modules(self) -> Iterable[Watched]:
         """The modules to be told of."""
