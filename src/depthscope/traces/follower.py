@@ -121,7 +121,7 @@ class Follower:
             return op.run()
         if op.role in ("sum", "product"):
             return self._pair(now, op)
-        if op.role != "question" and any(map(now.is_stream, op.args)):
+        if any(map(now.is_stream, op.args)):
             now.read_at = now.moves
         if op.role == "norm" and not self._norms.open:
             source = op.args[0] if op.args else op.kwargs.get("input")

@@ -17,8 +17,8 @@ ROLES: dict[str, str] = {
     **dict.fromkeys(
         "dropout dropout_ dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout".split(), "dropout"
     ),
-    **dict.fromkeys(("__get__", "size", "dim"), "question"),  # reads no numbers
 }
+QUESTIONS = {"__get__", "size", "dim", "is_floating_point", "numel", "stride", "is_contiguous"}  # they read no numbers
 ARGUMENTS: dict[str, tuple[str, ...]] = {
     "scaled_dot_product_attention": ("query", "key", "value", "attn_mask", "dropout_p", "is_causal"),
     "softmax": ("input", "dim"),

@@ -4,6 +4,7 @@ Each tensor worth measuring is given to a callback the moment it is seen and the
 and no activations. What is a block is decided afterwards, from the log (blocks.py, steps.py).
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -153,7 +154,8 @@ class Recorder:
     def _read_by_weights(self, weight: Any, value: Any) -> None:
         """The same of a module inside something numbered, perhaps a part of a head: its weights tell which it is."""
         path = self._owners.get(id(weight))
-        if path is not None:
+        tokens = self.log.calls[-1].result if path is not None and self.log.calls else None
+        if path is not None and tokens is not None and value.numel() < math.prod(tokens.shape):
             self._read(path, (value,))
 
     def remedied(self, before: Tensor, after: Tensor) -> None:

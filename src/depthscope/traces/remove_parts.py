@@ -85,7 +85,7 @@ class PartsRemover(StreamListener):
         cut.linears += op.role == "matrix"
         if op.role == "sum":
             self._sum(now, op.args[:2])
-        elif op.role != "question" and any(map(now.is_stream, _flat((*op.args, *op.kwargs.values())))):
+        elif any(map(now.is_stream, _flat((*op.args, *op.kwargs.values())))):
             cut.read = now.moves
         return op
 

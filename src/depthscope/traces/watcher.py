@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from depthscope.traces.operations import ROLES, Operation
+from depthscope.traces.operations import QUESTIONS, ROLES, Operation
 
 Before = Callable[[nn.Module, tuple, dict], Any]  # module, args, kwargs -> others in their place, or None
 After = Callable[[nn.Module, tuple, dict, Any], Any]  # and the output -> another, or None
@@ -94,7 +94,7 @@ class Watcher(TorchFunctionMode):
                 return body_of(func)(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
         role = ROLES.get(name)
-        if role is None and not self.listener.everything:
+        if role is None and (name in QUESTIONS or not self.listener.everything):
             return func(*args, **(kwargs or {}))
         return self.listener.operation(Operation(func, name, role, args, kwargs or {}))
 
