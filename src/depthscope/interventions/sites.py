@@ -22,7 +22,7 @@ class Meets(Protocol):
 
     model: nn.Module
     at: str
-    looking: bool
+    surveying: bool
 
     def enters(self, block: str) -> None: ...
 
@@ -45,7 +45,7 @@ class Site:
 
     def _entered(self, block: str) -> Callable[..., None]:
         def hook(*_: Any) -> None:
-            if not self.meets.looking:
+            if not self.meets.surveying:
                 self.meets.enters(block)
 
         return hook
@@ -86,7 +86,7 @@ class AtEnds(Site):
 
     def _before(self, block: str) -> Callable[..., Any]:
         def hook(_: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
-            if self.meets.looking:
+            if self.meets.surveying:
                 return None
             swap = self._swap(block, first_tokens(args, kwargs))
             return tuple(map(swap, args)), {name: swap(value) for name, value in kwargs.items()}
@@ -95,7 +95,7 @@ class AtEnds(Site):
 
     def _after(self, block: str) -> Callable[..., Any]:
         def hook(_: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
-            if self.meets.looking:
+            if self.meets.surveying:
                 return None
             source = first_tokens(args, kwargs)
             swap = self._swap(block, tokens_out(output, tuple(source.shape)) if source is not None else None)
