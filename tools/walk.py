@@ -29,8 +29,8 @@ import depthscope as ds
 ROOT = Path(ds.__file__).parent
 PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
 WIDTH = 100  # of a line on the page
-COLUMN = 53  # where the purpose of a file begins
-WORDS = 20  # a purpose that is cut at a mark has at least so many characters
+WORDS = 14  # a purpose that is cut at a mark has at least so many characters
+ROOMS = ("metrics", "theory")  # folders of formulas, listed as one
 REMEDY = ds.remedies.DeEscalate(0.5)
 MODEL, CALLER = "model", "you"  # frames of this file: the forward pass of the model, and who calls depthscope
 
@@ -103,7 +103,9 @@ def file_of(frame: FrameType) -> str | None:
     name = frame.f_code.co_filename
     if name == __file__:
         return MODEL if frame.f_code.co_name == "forward" else CALLER
-    return name[len(str(ROOT)) + 1 :] if name.startswith(str(ROOT)) else None
+    file = name[len(str(ROOT)) + 1 :] if name.startswith(str(ROOT)) else None
+    room = str(file).partition("/")[0]
+    return f"{room}/__init__.py" if room in ROOMS else file
 
 
 def function_of(frame: FrameType) -> str | None:
@@ -129,7 +131,8 @@ def imported(file: str) -> set[str]:
             found |= {node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)}
     paths = {name.removeprefix("depthscope.").replace(".", "/") for name in found if name.startswith("depthscope.")}
     candidates = {f"{path}.py" for path in paths} | {f"{path}/__init__.py" for path in paths}
-    return {candidate for candidate in candidates if (ROOT / candidate).exists()}
+    rooms = {f"{room}/__init__.py" for room in ROOMS if any(path.startswith(f"{room}/") for path in paths)}
+    return rooms | {candidate for candidate in candidates if (ROOT / candidate).exists()}
 
 
 @cache
@@ -165,17 +168,16 @@ def walked(verb: str) -> Walk:
 
 
 def listed(walk: Walk) -> str:
-    """The files, each once."""
+    """The files, one a line."""
     numbers = {file: str(i) for i, file in enumerate(walk.entered, 1)} | {MODEL: MODEL, CALLER: CALLER}
     rows = []
     for file, (function, caller) in walk.entered.items():
-        words = textwrap.wrap(purpose(file), WIDTH - COLUMN)
-        rows.append(f"{numbers[file]:>2} {file:26} {function:15} {numbers[caller]:>5}  {words[0]}")
-        rows += [" " * COLUMN + more for more in words[1:]]
+        row = f"{numbers[file]:>2} {shown(file):26} {function:15} {numbers[caller]:>5}  {purpose(file)}"
+        rows.append(row if len(row) <= WIDTH else row[: WIDTH - 3].rpartition(" ")[0] + " ...")
     return "\n".join(rows)
 
 
-def listed_up(walk: Walk) -> str:
+def listed_up(walk: Walk) -> list[str]:
     """The calls against the imports: files of one folder together, functions where it is one file."""
     folders: dict[tuple[str, str], list[str]] = {}
     for caller, file in walk.up:
@@ -186,15 +188,19 @@ def listed_up(walk: Walk) -> str:
             called = f"{files[0]}: {', '.join(sorted(walk.up[caller, files[0]]))}"
         else:
             called = f"{folder}/: {', '.join(sorted(Path(file).stem for file in files))}"
-        rows += textwrap.wrap(f"{caller} -> {called}", WIDTH, subsequent_indent="    ")
-    return "\n".join(rows)
+        rows += textwrap.wrap(f"{shown(caller)} -> {called}", WIDTH, subsequent_indent="    ")
+    return rows
+
+
+def shown(file: str) -> str:
+    return file.replace("__init__.py", "")
 
 
 def sections(verbs: list[str]) -> dict[str, str]:
     """What the page quotes, by the name of the marker."""
     walks = {verb: walked(verb) for verb in verbs}
     lists = {f"walk of {verb}": listed(walk) for verb, walk in walks.items()}
-    return lists | {f"calls up in {verb}": listed_up(walk) for verb, walk in walks.items()}
+    return lists | {"calls up": "\n".join(dict.fromkeys(r for walk in walks.values() for r in listed_up(walk)))}
 
 
 def quoted(page: str, name: str) -> str:

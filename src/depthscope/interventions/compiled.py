@@ -1,4 +1,4 @@
-"""Compiled code does not look at hooks that came later: while a change is in place, the model runs eagerly."""
+"""Compiled models run eagerly while changed: compiled code does not call hooks that came later."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

@@ -1,4 +1,4 @@
-"""The ways in which a change meets a running model: at the ends of its blocks, or inside them.
+"""How a change meets a running model: at the ends of its blocks, or inside them.
 
 Every way is a class with begin() and end() around a forward pass and remove() for good. `meets` is the handle, which
 counts, and lets the change act on tokens.

@@ -1,4 +1,4 @@
-"""Follow the law of tokens through the blocks of a model: token similarity by depth, without computing a block."""
+"""Laws through the blocks of a model: token similarity by depth, without computing a block."""
 
 import itertools
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""ds.scan: one forward pass in, a Scan of what happens to the tokens from block to block out."""
+"""ds.scan: a model runs once, and a Scan tells what happens to its tokens from block to block."""
 
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack

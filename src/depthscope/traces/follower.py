@@ -1,4 +1,4 @@
-"""Follow the residual stream through the blocks of a running model, and tell a listener what happens to it.
+"""The follower of the residual stream: it goes through the blocks of a running model and tells a listener.
 
 The stream starts at the block's input. A sum that has the stream (a norm or a multiple of it) as one operand moves it
 on: the first sum after attention is sa_sum, its other operand sa_out, the next sum ffn_sum. A norm of the stream before

@@ -1,4 +1,4 @@
-"""One quiet forward pass that tells what a change must know: the blocks that run, whether one is causal, the axes."""
+"""One quiet forward pass before a change: which blocks run, whether the model is causal, which axis holds tokens."""
 
 import copy
 from collections import OrderedDict

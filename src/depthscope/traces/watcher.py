@@ -1,4 +1,4 @@
-"""The one eye on a running model: hooks on the modules that a listener names, and every torch function in between.
+"""The one mode that watches a running model: hooks on modules that a listener names, and the torch functions between.
 
 A listener is told of each operation before it runs and gives back the result that goes on, so that it can measure
 (recorder.py), follow the residual stream and change it (follower.py), or compute something else in its place.
