@@ -92,7 +92,7 @@ def by_formula(facts, data, mask):
     else:
         pattern, _ = pattern_of(data["P"], mask=mask, where="test", trusted=True)
         tokens = (data["X"],) if "X" in facts.takes else ()
-        found = [facts.formula(part, *tokens) for part in pattern.parts()]
+        found = [facts.formula(part, *tokens) for part in pattern.pieces()]
         found = [value for value, _ in found] if facts.estimated else found
     columns = zip(*(value if isinstance(value, tuple) else (value,) for value in found), strict=True)
     shape = data["P"].shape[:2] if facts.kind == "attention" else data["X"].shape[:1]

@@ -1,4 +1,4 @@
-"""Shape, mask and probability checks with one form of message, and what counts as nothing."""
+"""Checks with one form of message: shapes, masks and probabilities, and what counts as nothing."""
 
 import torch
 from torch import Tensor

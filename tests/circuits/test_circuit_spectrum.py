@@ -13,7 +13,7 @@ from depthscope.circuits.attention_eigenvalues import attention_eigenvalues
 from depthscope.circuits.attention_layer import Layer, layer_of
 from depthscope.circuits.circuit import read_circuit
 from depthscope.circuits.growth_of_differences import growth_apart
-from depthscope.circuits.skip_and_norm import Reads, norm_in, read_reads
+from depthscope.circuits.skip_and_norm import SkipAndNorm, norm_in, read_skips_and_norms
 from depthscope.circuits.spectrum import spectrum
 from depthscope.circuits.spectrum_record import Spectrum
 from depthscope.circuits.subject import subject_of
@@ -58,7 +58,7 @@ def test_margin_is_that_of_the_dense_layer(name: str) -> None:
     """With all heads' attention set to their mean, the block is a Kronecker sum that a dense solver can take whole."""
     model, inputs = family(name)
     found = spectrum(model, inputs)
-    circuit, reads = read_circuit(model, inputs), read_reads(subject_of(model, inputs))
+    circuit, reads = read_circuit(model, inputs), read_skips_and_norms(subject_of(model, inputs))
     for index in range(DEPTH):
         layer = layer_of(circuit.weights[index], reads[index], circuit.mask)
         P = circuit.P[index]
@@ -70,7 +70,7 @@ def test_margin_is_that_of_the_dense_layer(name: str) -> None:
 
 def test_heads_apart_equal_the_dense_layer() -> None:
     model, inputs = family("gpt2")
-    circuit, reads = read_circuit(model, inputs), read_reads(subject_of(model, inputs))
+    circuit, reads = read_circuit(model, inputs), read_skips_and_norms(subject_of(model, inputs))
     for index in range(DEPTH):
         layer, P = layer_of(circuit.weights[index], reads[index], None), circuit.P[index][0]
         found, moved = growth_apart(layer, P, steps=2000)
@@ -92,7 +92,7 @@ def test_the_verdict_is_what_repeating_a_post_norm_block_does(sign: float) -> No
     nothing = torch.zeros(D, dtype=torch.float64)
     weights = HeadWeights(W_V, W_O, nothing[None], nothing, gamma_out=gamma)
     X = torch.randn(B, N, D, dtype=torch.float64)
-    layer = layer_of(weights, Reads(summed=X, normed=nn.functional.layer_norm(X, (D,)) * gamma), None)
+    layer = layer_of(weights, SkipAndNorm(summed=X, normed=nn.functional.layer_norm(X, (D,)) * gamma), None)
     assert layer.centres and not layer.notes and len(layer.eigenvalues()) == layer.head_eigenvalues().shape[1] == D - 1
     A = torch.randn(N, N, dtype=torch.float64).softmax(-1)
     rest = max(layer.growth(complex(a)) for a in attention_eigenvalues(A) if abs(complex(a) - 1) > 1e-9)
@@ -168,7 +168,7 @@ def test_a_negative_scale_turns_the_eigenvalues_round() -> None:
     for sign in (1.0, -1.0):
         gamma = torch.full((D,), sign, dtype=torch.float64)
         weights = HeadWeights(0.3 * eye[None], eye[None], nothing[None], nothing, gamma_in=gamma)
-        layer = layer_of(weights, Reads(X, sign * read), None)
+        layer = layer_of(weights, SkipAndNorm(X, sign * read), None)
         assert torch.allclose(layer.eigenvalues().real, torch.full((D,), 0.3 * sign, dtype=torch.float64))
         assert layer.negative == (sign < 0) and layer.placement == "pre" and not layer.notes
 
@@ -194,14 +194,17 @@ def test_small_tokens_are_divided_by_epsilon_too() -> None:
 def test_skips_are_weighed_and_what_is_no_skip_is_said() -> None:
     model, inputs = family("classic")
     assert all(
-        read.skip == pytest.approx(1.0) and read.unexplained < 1e-9 for read in read_reads(subject_of(model, inputs))
+        read.skip == pytest.approx(1.0) and read.unexplained < 1e-9
+        for read in read_skips_and_norms(subject_of(model, inputs))
     )
     deep = ds.models.classic(depth=2, d=D, h=H, wiring="deep_norm", alpha=1.0)
     with ds.fix_(deep, ds.remedies.DeEscalate(tau=0.5), at="block_out"):
         assert "not in the verdict" in spectrum(deep, torch.randn(B, N, D)).notes[0]
-    assert all(read.skip > 1.1 for read in read_reads(subject_of(deep, torch.randn(B, N, D))))
+    assert all(read.skip > 1.1 for read in read_skips_and_norms(subject_of(deep, torch.randn(B, N, D))))
     eye, nothing = torch.eye(D, dtype=torch.float64), torch.zeros(D, dtype=torch.float64)
-    odd = layer_of(HeadWeights(eye[None], eye[None], nothing[None], nothing), Reads(unexplained=0.5, skip=3.0), None)
+    odd = layer_of(
+        HeadWeights(eye[None], eye[None], nothing[None], nothing), SkipAndNorm(unexplained=0.5, skip=3.0), None
+    )
     assert odd.factor == 1.0 and "skips count as 1" in odd.notes[0]
 
 

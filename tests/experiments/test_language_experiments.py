@@ -13,7 +13,7 @@ import torch
 from depthscope.errors import UsageError
 from depthscope.experiments import rates
 from depthscope.experiments.beyond import causal_de_escalation, causal_escalation
-from depthscope.experiments.races import Race, draw_bands, look, loss_by_frequency
+from depthscope.experiments.races import Race, draw_bands, line_style, loss_by_frequency
 from depthscope.experiments.rates import best, run_at_best_rates, runs_at_best_rates
 from depthscope.experiments.run import configured
 from depthscope.experiments.yu2023 import fig7
@@ -135,7 +135,7 @@ def test_text_has_its_own_line_and_colours_that_come_again_are_dashed() -> None:
     )
     draw_bands(ax, torch.arange(3), torch.ones(7, 3, 3), [*"abcdefg"], chance=3.25)
     assert lines == [3.25] and len({*styles}) == 7
-    assert look(5) == {**look(0), "ls": "--"}
+    assert line_style(5) == {**line_style(0), "ls": "--"}
 
 
 def failed(module: Any, numbers: dict[str, Any], cfg: Any, *, known: bool = False) -> list[str]:

@@ -208,10 +208,10 @@ def test_only_what_is_smaller_than_the_tokens_is_looked_at() -> None:
     with torch.no_grad(), Watcher(recorder):
         model(X)
     handle.remove()
-    assert [r.path for r in recorder.log.reads] == ["head", ""]
-    assert [r.rms for r in recorder.log.reads] == pytest.approx([rms(t) for t in seen], rel=1e-5)
+    assert [r.path for r in recorder.log.head_inputs] == ["head", ""]
+    assert [r.rms for r in recorder.log.head_inputs] == pytest.approx([rms(t) for t in seen], rel=1e-5)
     model(X)
-    assert len(recorder.log.reads) == 2
+    assert len(recorder.log.head_inputs) == 2
 
 
 # what must not be taken for it

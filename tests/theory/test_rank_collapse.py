@@ -16,7 +16,7 @@ from depthscope.theory.rank_collapse import (
     skip_bound,
 )
 from depthscope.theory.softmax_perturbation import PRECONDITION, exchange_gamma, score_residual, score_spread
-from depthscope.theory.split_attention import Split, split_attention
+from depthscope.theory.split_attention import SplitTokens, split_attention
 from loops import over
 
 
@@ -71,7 +71,7 @@ def run(X, layers, *, skip):
 
     The cube of 1e-90 is near the least number there is: a network ends there.
     """
-    states, spreads, plain = [Split.of(X)], [], X
+    states, spreads, plain = [SplitTokens.of(X)], [], X
     for layer in layers:
         if composite(states[-1].R) < 1e-90:
             break
@@ -157,7 +157,7 @@ def test_differences_keep_their_digits_far_below_rounding():
     got = run(1 + R, [layer], skip=False)[0][-1].R  # about 1e-27, beside tokens of size 1
     with localcontext() as context:
         context.prec = 80
-        exact = by_decimals(Split.of(1 + R), layer)
+        exact = by_decimals(SplitTokens.of(1 + R), layer)
     assert composite(got) < 1e-25
     torch.testing.assert_close(got, exact, rtol=1e-6, atol=0)
 

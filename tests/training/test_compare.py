@@ -280,7 +280,7 @@ def share(folder: Path, journal: Path, trials: int, results: list) -> None:
     while not search.done:
         given = search.next()
         if given is None:
-            search._look = 0.0
+            search._poll_at = 0.0
             continue
         time.sleep(0.02)
         rate = given.recipe.lr
@@ -400,7 +400,7 @@ def test_trials_of_a_worker_that_is_gone_are_done_by_others(tmp_path: Path) -> N
     assert other.next() is None  # somebody is at it
     ((_, trial),) = lost._mine.values()
     trial.set_user_attr("worker", {"host": "elsewhere", "pid": 1, "seen": time.time() - 1e4})
-    other._look = 0.0
+    other._poll_at = 0.0
     taken = other.next()
     assert taken is not None and taken.recipe.lr == 1e-3 and not other.done
     other.ended(taken, run_with(0.5, 0))
@@ -438,7 +438,7 @@ def test_two_workers_that_ask_at_once_take_different_ranks() -> None:
 @over("damage", ["{nonsense\n", '{"op_code": 0', "[1]\n", "{}\n"])
 @over("place", ["middle", "end"])
 def test_a_damaged_journal_is_named(damage: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("depthscope.training.search.LOOK", 0.0)
+    monkeypatch.setattr("depthscope.training.search.POLL", 0.0)
     Search(storage_of(tmp_path, None), {"a": "s"}, made, trials=1, lr=1e-3)
     journal = tmp_path / "search.journal"
     good = journal.read_text()

@@ -20,7 +20,7 @@ def test_it_logs_the_tokens_and_the_gradients_of_every_block() -> None:
     model, _ = BUILD.model(task, 0)
     inputs = task.probe(torch.device("cpu"))
     model(inputs).square().sum().backward()
-    entry = Monitor(model, inputs, every=0).look(7)
+    entry = Monitor(model, inputs, every=0).measure(7)
     assert entry["step"] == 7 and entry["t_sim"] == ds.scan(model, inputs, attention=False)["t_sim"].tolist()
     assert len(entry["t_div"]) == BUILD.depth + 1
     blocks = model.transformer.blocks  # type: ignore[union-attr]

@@ -10,7 +10,7 @@ from depthscope.interventions.sites import AroundPass, Site
 from depthscope.registry import unknown
 from depthscope.traces.entry import Entry, enter
 from depthscope.traces.events import StreamListener
-from depthscope.traces.installed import fixes_in
+from depthscope.traces.installed import fixes_in, prepare_fixes
 from depthscope.traces.remove_parts import PARTS, PartsRemover
 from depthscope.traces.survey import Span
 
@@ -55,10 +55,8 @@ class Without(Handle):
         return Joints(self, spans)
 
     def prepare(self, args: tuple, kwargs: dict) -> None:
-        if self._survey is None:
-            for fix in fixes_in(self.model):  # their hooks must come before those that follow the stream
-                if fix is not self:
-                    fix.prepare(args, kwargs)
+        if not self.prepared:  # hooks of others must come before those that follow the stream
+            prepare_fixes(self.model, args, kwargs, but=self)
         super().prepare(args, kwargs)
 
     def unmet(self, idle: list[str]) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from depthscope.circuits.skip_and_norm import NormFit, Reads, norm_in
+from depthscope.circuits.skip_and_norm import NormFit, SkipAndNorm, norm_in
 from depthscope.circuits.weights import HeadWeights
 
 UNEVEN = 1e-3  # spread of gamma, relative, from which on it is no common factor
@@ -86,7 +86,7 @@ class Layer:
         return max(((one, self.growth(one)) for one in leading), key=lambda pair: pair[1])
 
 
-def layer_of(weights: HeadWeights, reads: Reads, mask: Tensor | None) -> Layer:
+def layer_of(weights: HeadWeights, reads: SkipAndNorm, mask: Tensor | None) -> Layer:
     """The layer that a block's attention is, at the tokens of a pass."""
     W_V, W_O, rate, skip, centres = weights.W_V, weights.W_O, 1.0, reads.skip, False
     notes, G = [], None

@@ -19,7 +19,7 @@ from depthscope.circuits.weights import HeadWeights
 from depthscope.errors import AttentionNotSeenError, UsageError, said_by
 from depthscope.theory.rank_collapse import attention_bound, head_norms, rank_collapse_bound, skip_bound
 from depthscope.theory.softmax_perturbation import exchange_gamma, score_residual, score_spread
-from depthscope.theory.split_attention import Split, split_attention
+from depthscope.theory.split_attention import SplitTokens, split_attention
 
 SMALL = -30  # log10 of a residual whose cube is still a number, and whose square no longer counts beside 1
 NUDGE = 1e-3  # of the logarithm of the residual, for the exponent
@@ -37,7 +37,7 @@ def bounds(model: nn.Module, inputs: Any, *, blocks: str | Iterable[str] | None 
     for index, weights in enumerate(circuit.weights):
         _check_covered(circuit, index, weights, subject.name)
     starts = _tokens(circuit, circuit.X)
-    if min(len(X) for X in starts) < 2 or not all(math.isfinite(_log(Split.of(X).R)) for X in starts):
+    if min(len(X) for X in starts) < 2 or not all(math.isfinite(_log(SplitTokens.of(X).R)) for X in starts):
         raise UsageError(
             "the tokens of every sequence must differ when they enter block 1; some sequence has one token, or "
             "all alike, or numbers that are not finite. Give other inputs."
@@ -88,12 +88,12 @@ def _tokens(circuit: Circuit, X: Tensor) -> list[Tensor]:
     return [x[keep.bool()] for x, keep in zip(X, circuit.mask, strict=True)]
 
 
-def _attend(tokens: Split, w: HeadWeights) -> Split:
+def _attend(tokens: SplitTokens, w: HeadWeights) -> SplitTokens:
     assert w.W_Q is not None and w.W_K is not None and w.b_Q is not None and w.scale is not None
     return split_attention(tokens, w.W_Q, w.W_K, w.b_Q, w.W_V, w.W_O, offset=w.offset(), scale=w.scale)
 
 
-def _scores(tokens: Split, w: HeadWeights) -> Tensor:
+def _scores(tokens: SplitTokens, w: HeadWeights) -> Tensor:
     assert w.W_Q is not None and w.W_K is not None and w.scale is not None
     return score_residual(tokens.R, w.W_Q, w.W_K, scale=w.scale)
 
@@ -103,10 +103,10 @@ def _block(sequences: list[Tensor], weights: HeadWeights, norms: Norms, ffn: Lip
     assert scale is not None  # 1 / sqrt(d_qk)
     rows = []
     for X in sequences:
-        tokens = Split.of(X)
+        tokens = SplitTokens.of(X)
         E, after = _scores(tokens, weights), _attend(tokens, weights)
         D, size = float(score_spread(E).max()), 10 ** _log(tokens.R)
-        ends = [_log(_attend(Split(tokens.x, math.exp(s) * tokens.R), weights).R) for s in (NUDGE, -NUDGE)]
+        ends = [_log(_attend(SplitTokens(tokens.x, math.exp(s) * tokens.R), weights).R) for s in (NUDGE, -NUDGE)]
         rows.append(
             {
                 "D": D,
@@ -127,13 +127,13 @@ def _block(sequences: list[Tensor], weights: HeadWeights, norms: Norms, ffn: Lip
 
 def _chain(X: Tensor, layers: tuple[HeadWeights, ...], norms: list[Norms], *, skips: bool) -> Chain:
     """Run the heads' weights as a network of attention alone; bound it from its input, by the weights and D."""
-    tokens, shift = Split.of(X), 0.0  # the differences are 10^shift R
+    tokens, shift = SplitTokens.of(X), 0.0  # the differences are 10^shift R
     found, size = [_log(tokens.R)], [_log(tokens.X)]
     bound, spreads = [found[0]], []
     for weights, (a, b, _) in zip(layers, norms, strict=True):
         if -math.inf < _log(tokens.R) < SMALL:  # there a layer is cubic to as many digits: 10^s R -> 10^3s
             up = SMALL - _log(tokens.R)
-            tokens, shift = Split(tokens.x, 10**up * tokens.R), shift - up
+            tokens, shift = SplitTokens(tokens.x, 10**up * tokens.R), shift - up
         spreads.append(10 ** (2 * shift) * float(score_spread(_scores(tokens, weights)).max()))
         after = _attend(tokens, weights)
         tokens, shift = (tokens.plus(after), shift) if skips else (after, 3 * shift)

@@ -58,7 +58,7 @@ def paths(
 
 
 @dataclass(frozen=True, eq=False)
-class _Split:
+class _ByLength:
     """output (B, n, d) = constant + sum of parts (L + 1, B, n, d)."""
 
     output: Tensor
@@ -71,7 +71,7 @@ class _Split:
     drawn: dict[str, Tensor]
 
 
-def _whole_model(subject: Subject, form: str) -> _Split:
+def _whole_model(subject: Subject, form: str) -> _ByLength:
     found = linearise(subject, line=form)
     limit = MISSED.get(found.dtype, 1e-3)
     if not found.error <= limit:
@@ -86,10 +86,10 @@ def _whole_model(subject: Subject, form: str) -> _Split:
             "is added to attention before both join, lengths cannot be told."
         )
     parts = (found.output, found.constant, found.parts, found.heads)
-    return _Split(*parts, found.error, found.response_error, found.dtype, drawn={})
+    return _ByLength(*parts, found.error, found.response_error, found.dtype, drawn={})
 
 
-def _attention_alone(subject: Subject, draw: int) -> _Split:
+def _attention_alone(subject: Subject, draw: int) -> _ByLength:
     twice = next((span for span in subject.survey.spans if span.attentions > 1), None)
     if twice is not None:
         raise HookError(
@@ -112,7 +112,7 @@ def _attention_alone(subject: Subject, draw: int) -> _Split:
     error = float((parts.sum(0) - output).norm() / output.norm())
     heads = [w.heads for w in weights]
     drawn = draw_lengths(X, P, W_V, W_O, parts, draw, subject.batch.mask) if draw else {}
-    return _Split(output, torch.zeros_like(output), parts, heads, error, float("nan"), torch.float64, drawn)
+    return _ByLength(output, torch.zeros_like(output), parts, heads, error, float("nan"), torch.float64, drawn)
 
 
 def _stochastic(P: Tensor, dtype: torch.dtype) -> Tensor:
@@ -121,7 +121,7 @@ def _stochastic(P: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.where((total - 1).abs() < 16 * torch.finfo(dtype).eps, P / total, P)
 
 
-def _measured(split: _Split, mask: Tensor | None) -> dict[str, Tensor]:
+def _measured(split: _ByLength, mask: Tensor | None) -> dict[str, Tensor]:
     """Numbers of every sequence: (L + 1, B), or (B,) where there is one of them."""
     if mask is not None and mask.shape != split.output.shape[:-1]:
         raise MaskError(
@@ -150,7 +150,7 @@ def _measured(split: _Split, mask: Tensor | None) -> dict[str, Tensor]:
     }
 
 
-def _record(model: nn.Module, form: str, splits: list[_Split], rows: list[dict[str, Tensor]]) -> PathLengths:
+def _record(model: nn.Module, form: str, splits: list[_ByLength], rows: list[dict[str, Tensor]]) -> PathLengths:
     if len({tuple(s.heads) for s in splits}) > 1:
         raise UsageError("every batch must run through the same blocks; they differ. Give batches of one kind.")
     means = {name: torch.cat([row[name] for row in rows], -1).mean(-1) for name in rows[0]}

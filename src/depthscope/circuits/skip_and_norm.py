@@ -13,7 +13,7 @@ from depthscope.traces.operations import Operation
 
 
 @dataclass
-class Reads:
+class SkipAndNorm:
     """Of one block, in float64: the stream (B, n, d), what attention reads of it, and the sum skip X + branch SA(X).
 
     summed, normed: what the first norm behind that sum reads and gives, in post-norm blocks; goes_on: the sum goes on
@@ -43,7 +43,7 @@ class NormFit:
     error: float
 
 
-def read_reads(subject: Subject) -> list[Reads]:
+def read_skips_and_norms(subject: Subject) -> list[SkipAndNorm]:
     """What a pass over the batch shows, block by block in the order in which they run."""
     listener = _Reader(subject)
     subject.listen(listener)
@@ -55,7 +55,7 @@ class _Reader(StreamListener):
 
     def __init__(self, subject: Subject) -> None:
         self.copy = subject.batch_first
-        self.seen: dict[Passage, Reads] = {}
+        self.seen: dict[Passage, SkipAndNorm] = {}
         self._branch: Tensor | None = None
         self._sum_read: Any = None  # the sum that a norm has read
 
@@ -64,7 +64,7 @@ class _Reader(StreamListener):
         return tokens
 
     def site(self, now: Passage, name: str, tokens: Tensor) -> Tensor:
-        seen = self.seen.setdefault(now, Reads())
+        seen = self.seen.setdefault(now, SkipAndNorm())
         if name == "attn_in":
             if not now.pre_norm and tokens is not now.stream:
                 raise HookError(
@@ -78,7 +78,7 @@ class _Reader(StreamListener):
         return tokens
 
     def join(self, now: Passage, join: Join) -> Any:
-        seen = self.seen.setdefault(now, Reads())
+        seen = self.seen.setdefault(now, SkipAndNorm())
         if self._sum_read is not None and any(a is self._sum_read for a in join.pair):
             seen.goes_on = True
         x = self.copy(now.stream) if self._branch is not None else None  # a copy: some models add in place
@@ -94,7 +94,7 @@ class _Reader(StreamListener):
     def norm(self, now: Passage, norm: Norm) -> Tensor:
         result = norm.run()
         if now.is_stream(norm.source):
-            seen = self.seen.setdefault(now, Reads())
+            seen = self.seen.setdefault(now, SkipAndNorm())
             if not now.attended:
                 seen.gamma_in = _scale_of(norm)
             elif now.sums and not now.pre_norm and seen.normed is None:

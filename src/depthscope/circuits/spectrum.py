@@ -16,7 +16,7 @@ from depthscope.circuits.attention_layer import Layer, layer_of
 from depthscope.circuits.circuit import Circuit, circuit_of
 from depthscope.circuits.frequencies import grid_in, patch_energies, response, token_energies
 from depthscope.circuits.growth_of_differences import growth_apart
-from depthscope.circuits.skip_and_norm import read_reads
+from depthscope.circuits.skip_and_norm import read_skips_and_norms
 from depthscope.circuits.spectrum_record import Spectrum
 from depthscope.circuits.subject import subject_of
 from depthscope.errors import HookError, UsageError, said_by
@@ -46,7 +46,7 @@ def spectrum(
     batch = subject.batch
     _check_lengths(batch.mask)
     circuit = circuit_of(subject)
-    reads = read_reads(subject)
+    reads = read_skips_and_norms(subject)
     if len(reads) != circuit.depth:
         raise HookError(f"every block must join the stream once; {len(reads)} of {circuit.depth} did.")
     found = []

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from depthscope.traces.entry import enter
+from depthscope.traces.entry import enter, run_model
 from depthscope.traces.events import StreamListener
 from depthscope.traces.follower import following
 from depthscope.traces.inputs import Batch
@@ -30,7 +30,7 @@ class Subject:
     def run(self) -> None:
         """One forward pass with dropout off and without gradients, of which no trace is left."""
         with untouched(self.model), evaluated(self.model), torch.no_grad():
-            self.model(*self.batch.args, **self.batch.kwargs)
+            run_model(self.model, lambda: self.batch.run(self.model))
 
     def listen(self, listener: StreamListener) -> None:
         """One such pass, in which the listener hears what happens in the blocks."""

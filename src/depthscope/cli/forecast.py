@@ -12,7 +12,7 @@ from depthscope.records import Record, plain
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source(Chosen):
+class ForecastSource(Chosen):
     """A model, a saved scan, or sizes alone."""
 
     model: Annotated[
@@ -61,7 +61,7 @@ class Outlook(Record):
 
 
 def command(
-    model: Source,
+    model: ForecastSource,
     *,
     alpha: Annotated[float | None, typer.Option(help="Weight of the attention branch (sizes; 1 if not said).")] = None,
     wiring: Annotated[str | None, typer.Option(help="post_norm (if not said), pre_norm, ... (sizes).")] = None,

@@ -145,7 +145,7 @@ def loss_by_frequency(race: Race) -> float:
     return float(load_task(race.task, **race.options).facts["chance"])
 
 
-def look(lane: int) -> dict[str, str]:
+def line_style(lane: int) -> dict[str, str]:
     """Colour and style of a lane's line: where colours come again, the line is dashed."""
     return {"color": COLOURS[lane % len(COLOURS)], "ls": "-" if lane < len(COLOURS) else "--"}
 
@@ -157,8 +157,8 @@ def draw_bands(
     for lane, (lines, label) in enumerate(zip(bands, labels, strict=True)):
         there = ~lines[0].isnan()
         mean, lowest, highest = (smooth(line) if batches else line for line in lines[:, there].tolist())
-        ax.plot(steps[there], mean, lw=1.5, label=label, **look(lane))
-        ax.fill_between(steps[there], lowest, highest, color=look(lane)["color"], alpha=0.15, lw=0)
+        ax.plot(steps[there], mean, lw=1.5, label=label, **line_style(lane))
+        ax.fill_between(steps[there], lowest, highest, color=line_style(lane)["color"], alpha=0.15, lw=0)
     ax.axhline(chance, color="0.5", ls=":", lw=1)
 
 
@@ -171,6 +171,6 @@ def draw_accuracies(ax: Any, accuracies: Tensor, labels: Sequence[str]) -> None:
 def draw_dots(ax: Any, values: Tensor, labels: Sequence[str], chance: float) -> None:
     """The same of any number."""
     for place, row in enumerate(values):
-        ax.plot([place] * len(row), row, "o", ms=5, alpha=0.7, color=look(place)["color"])
+        ax.plot([place] * len(row), row, "o", ms=5, alpha=0.7, color=line_style(place)["color"])
     ax.axhline(chance, color="0.5", ls=":", lw=1)
     ax.set_xticks(range(len(labels)), labels, rotation=30, ha="right", fontsize=8)

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from depthscope.experiments.axes import finish
-from depthscope.experiments.races import look
+from depthscope.experiments.races import line_style
 from depthscope.experiments.smoothing_arms import ARMS, PAIRS, Ahead, Sizes, compared, data_of
 
 
@@ -37,7 +37,7 @@ def draw_lines(ax: Any, values: Tensor, arms: Sequence[str], names: Sequence[str
     places = range(len(names))
     for lane, arm in enumerate(arms):
         rows = values[:, lane]
-        style = look(lane)
+        style = line_style(lane)
         ax.plot(places, rows.mean(1), marker="o", ms=4, label=arm, **style)
         ax.fill_between(places, rows.amin(1), rows.amax(1), color=style["color"], alpha=0.12, lw=0)
     ax.set_xticks(places, names)

@@ -12,7 +12,7 @@ from depthscope.forecasts.curves import curves
 from depthscope.forecasts.extrapolate import band, extrapolated
 from depthscope.forecasts.record import Forecast
 from depthscope.scans.record import Scan
-from depthscope.theory.covariance import parts
+from depthscope.theory.covariance import energies_of
 
 BY_SCAN = "later blocks are like the measured ones: the same gains of attention and network, chance as large"
 
@@ -49,7 +49,7 @@ def replayed(cal: Calibration, scan: Scan, depth: int, tau: float = 0.0) -> Fore
 
 def _replay(cal: Calibration, S: Tensor, scan: Scan, blocks: int, tau: float = 0.0) -> Forecast:
     states = extrapolated(cal, S, blocks, tau)
-    found = curves(f"{scan.title}, from {scan.depth} blocks", states, [parts(S) for S in states], [BY_SCAN])
+    found = curves(f"{scan.title}, from {scan.depth} blocks", states, [energies_of(S) for S in states], [BY_SCAN])
     n = round(scan.valid_tokens)
     t_cos = found.t_cos if cal.causal or n < 2 else (n * found.t_sim - 1) / (n - 1)  # of all tokens, not of a few
     return replace(found, n=n, t_cos=t_cos, tau=tau)

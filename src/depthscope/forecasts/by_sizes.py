@@ -14,7 +14,7 @@ from depthscope.forecasts.record import Forecast
 from depthscope.laws.through_design import laws_of_design
 from depthscope.models.design import Design, design_of
 from depthscope.registry import lookup
-from depthscope.theory.covariance import parts, rescaled
+from depthscope.theory.covariance import energies_of, rescaled
 from depthscope.theory.depth import odds as odds_of
 from depthscope.theory.depth import similarity_after
 from depthscope.theory.numbers import checked
@@ -81,7 +81,7 @@ def _by_maps(design: Design, n: int, t_sim: float, change: Change) -> tuple[list
     S = rescaled(torch.eye(n, dtype=torch.float64), n * t_sim, n * (1 - t_sim) / max(1, n - 1))
     more = {"tau": change.tau, "site": change.site}
     states = covariances_by_depth(S, depth=design.depth, causal=design.causal, **more, **numbers)
-    return states, [parts(state) for state in states]
+    return states, [energies_of(state) for state in states]
 
 
 def _by_laws(design: Design, n: int, t_sim: float, change: Change) -> tuple[list[Tensor], list[Pair]]:

@@ -18,12 +18,12 @@ from depthscope.remedies.fix import fix_
 from depthscope.traces.entry import enter
 
 BY_WEIGHTS = "weights are random to the part of the tokens that differs; the common part goes through the actual ones"
-ONE_LOOK = "blocks are followed by the law of their tokens; the model ran to find the sites of the remedy"
+ONE_SURVEY = "blocks are followed by the law of their tokens; the model ran to find the sites of the remedy"
 
 
 def of_model(model: nn.Module, inputs: Any, blocks: str | Iterable[str] | None, n: int, tau: float) -> Forecast:
     model = enter(model).model
-    assumed = [BY_WEIGHTS, ONE_LOOK if tau else NO_PASS]
+    assumed = [BY_WEIGHTS, ONE_SURVEY if tau else NO_PASS]
     if inputs is None:
         inputs = random_inputs(model, n)
         assumed.append(f"inputs are random, {tuple(inputs.shape)}: none were given")

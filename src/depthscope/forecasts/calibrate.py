@@ -11,7 +11,7 @@ from torch import Tensor
 
 from depthscope.errors import ForecastError, UsageError
 from depthscope.scans.record import Scan
-from depthscope.theory.covariance import de_escalated, mixed, normed, parts, rescaled, uniform_attention
+from depthscope.theory.covariance import de_escalated, energies_of, mixed, normed, rescaled, uniform_attention
 
 BRANCHES = ("attention", "ffn")
 MOST_TOKENS = {False: 24, True: 64}  # of the covariance, causal or not; more change nothing that a scan could show
@@ -67,7 +67,7 @@ class Calibration:
         for step in self.steps:
             if step in BRANCHES:
                 more = self.added(step, S, gains or self.gains)
-                grown = grown + parts(more)[0] / (self.skip * parts(S)[0]).clamp(min=1e-300)
+                grown = grown + energies_of(more)[0] / (self.skip * energies_of(S)[0]).clamp(min=1e-300)
                 S = self.skip * S + more
             elif step.endswith("_norm"):
                 S = normed(S)
@@ -111,20 +111,20 @@ def _walk(scan: Scan, cal: Calibration) -> tuple[Tensor, Tensor, Tensor, float]:
         expected, grown = cal.block(S)
         for step in cal.steps:
             xi_1, xi_2 = scan.steps[step]["xi_1"][block], scan.steps[step]["xi_2"][block]
-            common, centred = parts(S)
+            common, centred = energies_of(S)
             if step in BRANCHES:
                 unit, R = cal.unit(S), normed(S)
                 added = (common * (xi_1 - cal.skip) / unit, centred * (xi_2 - cal.skip) / unit)
                 read = _attended(R, cal.P) if step == "attention" else R
-                rows[step].append(torch.stack([*added, *parts(read), parts(R)[1], common / unit]))
+                rows[step].append(torch.stack([*added, *energies_of(read), energies_of(R)[1], common / unit]))
                 S = cal.skip * S + cal.added(step, S, cal.gains)
             elif step.endswith("_norm"):
                 S = normed(S)
-            before = parts(S)
+            before = energies_of(S)
             S = rescaled(S, common * xi_1 / before[0].clamp(min=1e-300), centred * xi_2 / before[1].clamp(min=1e-300))
         S = _measured(S, scan, block + 1, cal.post)
-        common, centred = parts(S)
-        forecast = parts(expected)
+        common, centred = energies_of(S)
+        forecast = energies_of(expected)
         surprises.append(((common / centred).log() - (forecast[0] / forecast[1]).log()) / grown.sqrt())
     noise = torch.stack(surprises)
     noise = noise[noise.isfinite()]
@@ -141,7 +141,7 @@ def _usable(scan: Scan) -> int:
 def _measured(S: Tensor, scan: Scan, state: int, post: bool) -> Tensor:
     """S with the energies that were measured: of unit size where norms stand in the stream."""
     size = 1.0 if post else float(scan.states["token_norm"][state]) ** 2 / scan.width
-    common, centred = parts(S)
+    common, centred = energies_of(S)
     t_sim, t_div = scan.states["t_sim"][state], scan.states["t_div"][state]
     return rescaled(S, size * t_sim / common, size * t_div / centred)
 
@@ -182,7 +182,7 @@ def _attended(R: Tensor, P: Tensor, focus: Tensor | float = 0.0) -> Tensor:
     focus (...): sum_s P_ts^2 beyond that of P (its inverse participation ratio, theory/participation.py), on the
     centred energy D of R.
     """
-    _, D = parts(R)
+    _, D = energies_of(R)
     return mixed(R, P) + torch.eye(R.shape[-1], dtype=R.dtype) * (focus * D)[..., None, None]
 
 

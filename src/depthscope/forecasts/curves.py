@@ -1,4 +1,4 @@
-"""From the overlaps of tokens after every block to the curves of a Forecast; and arguments that do not belong."""
+"""The curves of a Forecast, from the overlaps of tokens after every block; and arguments that do not belong."""
 
 from typing import Any
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from depthscope.forecasts.calibrate import Calibration, Gains, fit
-from depthscope.theory.covariance import normed, parts, rescaled
+from depthscope.theory.covariance import energies_of, normed, rescaled
 
 DRAWS = 32
 BAND = (0.05, 0.95)  # quantiles over draws
@@ -50,5 +50,5 @@ def _redrawn(cal: Calibration, chance: torch.Generator) -> Gains:
 
 
 def _share(S: Tensor) -> Tensor:
-    common, centred = parts(S)
+    common, centred = energies_of(S)
     return common / (common + centred)

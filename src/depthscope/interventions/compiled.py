@@ -1,4 +1,4 @@
-"""Compiled code does not look at hooks that came later: while a change is in place, the model runs eagerly."""
+"""Compiled models run eagerly while changed: compiled code does not call hooks that came later."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,8 +17,7 @@ def eager_calls(model: nn.Module, wrappers: list[nn.Module]) -> Iterator[None]:
     kept = [m._compiled_call_impl for m in in_place]
     with ExitStack() as stack:
         for module in outer or ([model] if inner else []):
-            for handle in _stance_around(module):
-                stack.callback(handle.remove)
+            stack.enter_context(_eager_around(module))
         for module, call in zip(in_place, kept, strict=True):
             module._compiled_call_impl = None
             stack.callback(setattr, module, "_compiled_call_impl", call)
@@ -29,19 +28,25 @@ def _is_compiled(module: nn.Module) -> bool:
     return isinstance(getattr(module, "_orig_mod", None), nn.Module)
 
 
-def _stance_around(module: nn.Module) -> list[Any]:
-    """Hooks that make torch.compile stand aside for the time of a call."""
-    stances: list[Any] = []
+@contextmanager
+def _eager_around(module: nn.Module) -> Iterator[None]:
+    """Hooks that make torch.compile stand aside for the time of a call; an interrupted call is ended by the next."""
+    call = ExitStack()
 
     def before(*_: Any) -> None:
-        stances.append(torch.compiler.set_stance("force_eager"))
-        stances[-1].__enter__()
+        call.close()
+        call.enter_context(torch.compiler.set_stance("force_eager"))
 
     def after(*_: Any) -> None:
-        if stances:
-            stances.pop().__exit__(None, None, None)
+        call.close()
 
-    return [
-        module.register_forward_pre_hook(before, prepend=True),
-        module.register_forward_hook(after, always_call=True),
-    ]
+    with call:
+        handles = [
+            module.register_forward_pre_hook(before, prepend=True),
+            module.register_forward_hook(after, always_call=True),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()

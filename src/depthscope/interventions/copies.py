@@ -1,4 +1,4 @@
-"""A remedy that learns has a copy of itself at every place, kept in the model where optimizers and checkpoints look."""
+"""Copies of a remedy that learns: one at every place, kept in the model for optimizers and checkpoints."""
 
 import copy
 from collections.abc import Callable, Iterable, Iterator

@@ -25,7 +25,7 @@ class Handle:
 
     def __init__(self, entry: Entry, blocks: list[str]) -> None:
         self.model, self.blocks, self.notes = entry.model, blocks, list(entry.notes)
-        self.fired, self.looking = 0, False
+        self.fired, self.surveying = 0, False
         self.on_change: Callable[[Tensor, Tensor], None] | None = None  # told of tokens before and after, by a scan
         self._survey: Survey | None = None
         self._site: Site | None = None
@@ -98,13 +98,13 @@ class Handle:
         """Survey the model once: which blocks run, which axis holds the tokens, is it causal?"""
         if self._survey is not None:
             return
-        self.looking = True
+        self.surveying = True
         try:
             with slow_path():
                 mask = padding_in(self.model, args, kwargs, self.blocks)
                 found = run_model(self.model, lambda: survey(self.model, self.blocks, args, kwargs, mask))
         finally:
-            self.looking = False
+            self.surveying = False
         if found.missing:
             raise HookError(
                 f"every block must run on tokens (B, n, d) when {type(self.model).__name__} is called; "
@@ -116,6 +116,11 @@ class Handle:
         self._survey = found  # last, so that a pass after a refusal is refused again
 
     @property
+    def prepared(self) -> bool:
+        """Whether the model was surveyed."""
+        return self._survey is not None
+
+    @property
     def time_first(self) -> bool:
         """Whether tokens are (n, B, d)."""
         return self._survey is not None and self._survey.axis == 0
@@ -123,7 +128,7 @@ class Handle:
     # one forward pass
 
     def _start(self, model: nn.Module, args: tuple, kwargs: dict) -> None:
-        if self.looking:
+        if self.surveying:
             return
         if model is not self.model:
             raise UsageError(
@@ -147,7 +152,7 @@ class Handle:
         )
 
     def _end(self, _: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-        if self.looking or self._pass is None:
+        if self.surveying or self._pass is None:
             return
         done = self._close()
         if output is None or self.is_off:  # the pass failed, or there is nothing to check

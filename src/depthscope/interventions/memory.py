@@ -1,4 +1,4 @@
-"""What running means must know of tokens that attention remembers, in a key-value cache or in a segment memory.
+"""Running means over remembered tokens: attention keeps them in a key-value cache or in a segment memory.
 
 A cache holds all earlier tokens: their sums are kept here as long as it lives, and generation goes on where it stopped.
 A segment memory (models.SegmentMemory) holds a window: the summands of its tokens are kept in it, in `means`.

@@ -1,4 +1,4 @@
-"""What belongs to one forward pass of a fixed model."""
+"""One forward pass of a fixed model: what is known of it, and what it needs."""
 
 import threading
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The ways in which a change meets a running model: at the ends of its blocks, or inside them.
+"""How a change meets a running model: at the ends of its blocks, or inside them.
 
 Every way is a class with begin() and end() around a forward pass and remove() for good. `meets` is the handle, which
 counts, and lets the change act on tokens.
@@ -22,7 +22,7 @@ class Meets(Protocol):
 
     model: nn.Module
     at: str
-    looking: bool
+    surveying: bool
 
     def enters(self, block: str) -> None: ...
 
@@ -45,7 +45,7 @@ class Site:
 
     def _entered(self, block: str) -> Callable[..., None]:
         def hook(*_: Any) -> None:
-            if not self.meets.looking:
+            if not self.meets.surveying:
                 self.meets.enters(block)
 
         return hook
@@ -86,7 +86,7 @@ class AtEnds(Site):
 
     def _before(self, block: str) -> Callable[..., Any]:
         def hook(_: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
-            if self.meets.looking:
+            if self.meets.surveying:
                 return None
             swap = self._swap(block, first_tokens(args, kwargs))
             return tuple(map(swap, args)), {name: swap(value) for name, value in kwargs.items()}
@@ -95,7 +95,7 @@ class AtEnds(Site):
 
     def _after(self, block: str) -> Callable[..., Any]:
         def hook(_: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
-            if self.meets.looking:
+            if self.meets.surveying:
                 return None
             source = first_tokens(args, kwargs)
             swap = self._swap(block, tokens_out(output, tuple(source.shape)) if source is not None else None)
@@ -133,8 +133,7 @@ class AroundPass(Site):
 
     def begin(self) -> None:
         refuse_checkpointing(self.meets)
-        self.watcher = following(self.meets.model, self.spans, self.listener())
-        self.watcher.__enter__()
+        self.watcher = following(self.meets.model, self.spans, self.listener()).__enter__()
 
     def end(self) -> None:
         if self.watcher is not None:
@@ -170,7 +169,7 @@ class _AtSite(StreamListener):
         wrong = {"attn_in": now.shares_reading, "ffn_in": now.aside or now.late}.get(self.meets.at, now.late)
         if wrong and tokens is not None:
             raise HookError(
-                f"attention and feed-forward network must follow each other for {self.meets}; in {now.block} of "
+                f"fix_: attention and feed-forward network must follow each other for {self.meets}; in {now.block} of "
                 f"{type(self.meets.model).__name__} they read the same tokens side by side. Use block_in or block_out."
             )
 

@@ -17,7 +17,7 @@ def same(func: Any, args: tuple, kwargs: dict) -> Any:
     return made
 
 
-def parts(func: Any, args: tuple, kwargs: dict) -> Any:
+def chunked(func: Any, args: tuple, kwargs: dict) -> Any:
     """chunk, split: q, k and v out of one product, cut along channels."""
     x, out = args[0], shapes(func, args, kwargs)
     along = kwargs.get("dim", args[2] if len(args) > 2 else 0)
@@ -95,7 +95,7 @@ SHAPES = """view reshape transpose permute contiguous to unsqueeze squeeze flatt
 type_as type clone detach expand expand_as movedim dropout repeat_interleave view_as swapaxes t"""
 RULES |= {
     **dict.fromkeys(SHAPES.split(), same),
-    **dict.fromkeys(("chunk", "split", "tensor_split"), parts),
+    **dict.fromkeys(("chunk", "split", "tensor_split"), chunked),
     "unbind": unbound,
     **dict.fromkeys(("__getitem__", "select"), picked),
     **dict.fromkeys(("cat", "concat"), joined),

@@ -1,4 +1,4 @@
-"""A tensor that holds no numbers but the law of its tokens, so that a model's own code can be followed.
+"""A tensor that holds a law: it has no numbers, and a model's own code runs on it.
 
 What torch's functions do to it is in RULES, by their names; rules.py and reshape_rules.py fill the table.
 """

@@ -1,4 +1,4 @@
-"""Follow the law of tokens through the blocks of a model: token similarity by depth, without computing a block."""
+"""Laws through the blocks of a model: token similarity by depth, without computing a block."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -12,8 +12,10 @@ from depthscope.errors import DepthscopeError, ForecastError
 from depthscope.laws.law import Law
 from depthscope.laws.rules import normed
 from depthscope.laws.tensor import LawTensor, OtherTokensError, law_of
-from depthscope.traces.installed import fixes_in
+from depthscope.traces.inputs import fresh
+from depthscope.traces.installed import prepare_fixes
 from depthscope.traces.operations import is_norm
+from depthscope.traces.survey import evaluated
 from depthscope.traces.token_axis import axis_of_shorter
 from depthscope.traces.tokens import first_tokens
 from depthscope.traces.untouched import untouched
@@ -25,9 +27,7 @@ def laws_by_block(model: nn.Module, blocks: list[str], args: tuple, kwargs: dict
     What comes before the first block (embeddings) is computed as it is; from there on laws flow through the model's
     own code, and what comes after the last block is of no interest.
     """
-    for fix in fixes_in(model):
-        if fix.model is model:
-            fix.prepare(args, kwargs)  # its hooks come before ours, so that remedied tokens are seen
+    prepare_fixes(model, args, kwargs)  # their hooks come before ours, so that remedied tokens are seen
     modules = list({id(m): m for m in map(model.get_submodule, blocks)}.values())
     copies = _has_copies(modules)
     axis, found = _along_tokens(model, modules, args, kwargs, remember=copies)
@@ -94,13 +94,13 @@ def _followed_through(
         found.append(law_of(laws[0]))
 
     with ExitStack() as stack:
-        stack.enter_context(untouched(model))
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(_norms_followed(model))
+        for quiet in (untouched(model), evaluated(model), torch.no_grad(), _norms_followed(model)):
+            stack.enter_context(quiet)
         for module in modules:
             stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
             stack.callback(module.register_forward_hook(leave).remove)
         try:
+            args, kwargs = fresh(args, kwargs)
             model(*args, **kwargs)
         except Exception as error:
             if running[0] or len(found) <= len(modules):  # inside a block, or before the last

@@ -29,4 +29,4 @@ def attention_entropy(P: Tensor, *, mask: Tensor | None = None) -> Tensor:
     P (..., h, n, m) -> (..., h), in [0, log m]. Near 0 is entropy collapse (Zhai et al. 2023).
     """
     pattern, batch = pattern_of(P, mask=mask, where="attention_entropy")
-    return torch.cat([entropy_of(part) for part in pattern.parts()]).reshape(batch)
+    return torch.cat([entropy_of(part) for part in pattern.pieces()]).reshape(batch)

@@ -84,7 +84,7 @@ def omega(X: Tensor, P: Tensor, *, mask: Tensor | None = None) -> Tensor:
     X is collapsed. Yu & Zhang 2023, eq. (12).
     """
     pattern, shape, tokens = _parts(X, P, mask, "omega")
-    return torch.cat([omega_of(part, tokens) for part in pattern.parts()]).reshape(shape)
+    return torch.cat([omega_of(part, tokens) for part in pattern.pieces()]).reshape(shape)
 
 
 @metric(
@@ -104,6 +104,6 @@ def mu(X: Tensor, P: Tensor, *, mask: Tensor | None = None) -> tuple[Tensor, Ten
     when mu_1 > mu_2; mu_2 is NaN for a collapsed X. Yu & Zhang 2023, eq. (10).
     """
     pattern, shape, tokens = _parts(X, P, mask, "mu")
-    pairs = [mu_of(part, tokens) for part in pattern.parts()]
+    pairs = [mu_of(part, tokens) for part in pattern.pieces()]
     mu_1, mu_2 = (torch.cat(column).reshape(shape) for column in zip(*pairs, strict=True))
     return mu_1, mu_2

@@ -59,7 +59,7 @@ class Pattern:
         self._whole: Tensor | None = None
         self.mixed: Any = None  # the tokens it was last asked about, kept for the next question
 
-    def parts(self) -> Iterator["Pattern"]:
+    def pieces(self) -> Iterator["Pattern"]:
         """Split into whole samples, or heads of one sample, so that each part's P may be held where one head's can."""
         step = max(1, HELD // (self.n * self.m))
         step = step // self.heads * self.heads or next(s for s in range(step, 0, -1) if self.heads % s == 0)

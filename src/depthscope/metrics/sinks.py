@@ -72,6 +72,6 @@ def attention_sink(P: Tensor, *, mask: Tensor | None = None) -> tuple[Tensor, Te
     A head is a sink when its mass is far above chance: above 0.3 in Gu et al. 2024.
     """
     pattern, batch = pattern_of(P, mask=mask, where="attention_sink")
-    pairs = [sink_of(part) for part in pattern.parts()]
+    pairs = [sink_of(part) for part in pattern.pieces()]
     mass, chance = (torch.cat(column).reshape(batch) for column in zip(*pairs, strict=True))
     return mass, chance

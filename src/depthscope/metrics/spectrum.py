@@ -62,7 +62,7 @@ def _finite(f, A: Tensor) -> Tensor:
 
 
 def _over_parts(of, pattern: Pattern, batch: tuple[int, ...], return_residual: bool):
-    pairs = [of(part) for part in pattern.parts()]
+    pairs = [of(part) for part in pattern.pieces()]
     value, residual = (torch.cat(column).reshape(batch) for column in zip(*pairs, strict=True))
     return (value, residual) if return_residual else value
 

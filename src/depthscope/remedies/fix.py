@@ -13,7 +13,7 @@ from depthscope.interventions.sites import Site
 from depthscope.registry import unknown
 from depthscope.remedies.attention_remedy import AttentionRemedy
 from depthscope.remedies.described import rebuilt
-from depthscope.remedies.placement import settled
+from depthscope.remedies.placement import placed
 from depthscope.remedies.remedy import Remedy
 from depthscope.remedies.sites import site_of
 from depthscope.remedies.value_remedy import ValueRemedy
@@ -37,7 +37,7 @@ class Fix(Handle):
 
     def __init__(self, entry: Entry, remedy: nn.Module, at: str, blocks: list[str], causal: str, group: Any) -> None:
         self.at, self.causal, self.group = at, causal, group
-        self.copies = settled(entry.model, remedy, at, blocks)
+        self.copies = placed(entry.model, remedy, at, blocks)
         self.memory = Memory(name_in(entry.model, type(remedy).__name__, at), len(blocks), group is not None)
         self._padded = False  # whether the last pass had padding
         super().__init__(entry, blocks)

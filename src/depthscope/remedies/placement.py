@@ -9,7 +9,7 @@ from depthscope.remedies.weight_remedy import matrices
 from depthscope.traces.installed import fixes_in
 
 
-def settled(model: nn.Module, remedy: nn.Module, at: str, blocks: list[str]) -> Copies:
+def placed(model: nn.Module, remedy: nn.Module, at: str, blocks: list[str]) -> Copies:
     """The remedy at all its places, each copy told what it will work on."""
     if at not in ("weights", "values"):
         return Copies(model, remedy, at, blocks, apart=False)

@@ -42,8 +42,7 @@ class InAttention(Site):
     def begin(self) -> None:
         refuse_checkpointing(self.meets)
         self.block = None
-        self.watcher = Watcher(self)
-        self.watcher.__enter__()
+        self.watcher = Watcher(self).__enter__()
 
     def end(self) -> None:
         for remedy in self.meets.copies:

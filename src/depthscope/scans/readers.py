@@ -139,7 +139,7 @@ class AttentionReader:
         residuals: dict[str, float] = {}
         causal, leak = True, 0.0
         few = min(batch[0], max(1, ITERATED // (batch[1] * pattern.n * pattern.m)))
-        for part in pattern.parts():
+        for part in pattern.pieces():
             for function in self.metrics:
                 if part.first < few * batch[1] or not function.facts.estimated:
                     self._read(function.facts, part, X, columns, residuals)

@@ -1,4 +1,4 @@
-"""ds.scan: one forward pass in, a Scan of what happens to the tokens from block to block out."""
+"""ds.scan: a model runs once, and a Scan tells what happens to its tokens from block to block."""
 
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -18,7 +18,7 @@ from depthscope.traces.blocks import candidates, find_blocks, none_found
 from depthscope.traces.entry import enter, repeated_calls, run_model
 from depthscope.traces.head import vanished
 from depthscope.traces.inputs import Batch
-from depthscope.traces.installed import fixes_in
+from depthscope.traces.installed import fixes_in, prepare_fixes
 from depthscope.traces.log import Log
 from depthscope.traces.recorder import Recorder
 from depthscope.traces.steps import dissect, final_norm
@@ -93,7 +93,7 @@ class Settings:
 
     def read(self, model: nn.Module, batch: Batch) -> Reading:
         """Everything about one batch; a second pass only where the first one cannot answer."""
-        self._prepare_fixes(model, batch)
+        prepare_fixes(model, batch.args, batch.kwargs)
         reading = self._run(model, batch, Frames())
         square = any(reading.log.frames.is_ambiguous(b.source.shape) for b in reading.blocks)
         if square or reading.blocks[0].source.axis == 0:
@@ -109,15 +109,6 @@ class Settings:
         if reading.log.dropout:
             self._add_without_dropout(model, batch, reading)
         return reading
-
-    def _prepare_fixes(self, model: nn.Module, batch: Batch) -> None:
-        """A fix surveys its model in a pass of its own: not while that is being recorded."""
-        for fix in fixes_in(model):
-            if fix.model is model:
-                fix.prepare(batch.args, batch.kwargs)
-            else:
-                with untouched(model), torch.no_grad():
-                    model(*batch.args, **batch.kwargs)
 
     def _axis_in(self, model: nn.Module, batch: Batch) -> int | None:
         """The token axis that a quiet pass shows; None when no attention over whole sequences is seen."""
@@ -179,7 +170,7 @@ class Settings:
 
             def run() -> dict[str, float]:
                 with Watcher(recorder):
-                    output = model(*batch.args, **batch.kwargs)
+                    output = batch.run(model)
                 return {} if loss is None else weight_gradients(model, loss(output))
 
             return recorder.log, run_model(model, run)

@@ -6,7 +6,7 @@ from torch import Tensor
 from depthscope.theory.kernels import deviations
 
 
-def parts(S: Tensor) -> tuple[Tensor, Tensor]:
+def energies_of(S: Tensor) -> tuple[Tensor, Tensor]:
     """Common and centred energy per token and channel, (...) each: t_sim = common / (common + centred)."""
     n = S.shape[-1]
     common = S.sum((-2, -1)) / n**2

@@ -16,14 +16,14 @@ from depthscope.theory.softmax_perturbation import score_residual
 
 
 @dataclass(frozen=True)
-class Split:
+class SplitTokens:
     """x (..., 1, d), the mean token, and R (..., n, d), the tokens without it."""
 
     x: Tensor
     R: Tensor
 
     @classmethod
-    def of(cls, X: Tensor) -> "Split":
+    def of(cls, X: Tensor) -> "SplitTokens":
         x = X.double().mean(-2, keepdim=True)
         return cls(x, X.double() - x)
 
@@ -31,12 +31,12 @@ class Split:
     def X(self) -> Tensor:
         return self.x + self.R
 
-    def plus(self, other: "Split") -> "Split":
-        return Split(self.x + other.x, self.R + other.R)
+    def plus(self, other: "SplitTokens") -> "SplitTokens":
+        return SplitTokens(self.x + other.x, self.R + other.R)
 
 
 def split_attention(
-    tokens: Split,
+    tokens: SplitTokens,
     W_Q: Tensor,
     W_K: Tensor,
     b_Q: Tensor,
@@ -45,7 +45,7 @@ def split_attention(
     *,
     offset: Tensor,
     scale: float,
-) -> Split:
+) -> SplitTokens:
     """SA(X) = sum_h P_h X W_V,h W_O,h + 1 offset^T,  P_h = softmax((X W_Q,h + b_Q,h) (X W_K,h)^T scale), in two parts.
 
     W_Q, W_K (H, d, d_qk), b_Q (H, d_qk), W_V (H, d, d_v), W_O (H, d_v, d), offset (d,). A bias of the keys shifts whole
@@ -57,7 +57,7 @@ def split_attention(
     Z = (_moved(r, q, E) @ (R @ W_V) @ W_O).sum(-3)
     common = ((x + q @ R) @ W_V @ W_O).sum(-3) + offset
     mean = Z.mean(-2, keepdim=True)
-    return Split(common + mean, Z - mean)
+    return SplitTokens(common + mean, Z - mean)
 
 
 def _moved(r: Tensor, q: Tensor, E: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from depthscope.errors import UnknownNameError, UsageError
 from depthscope.junctions import POST_NORM, Declaration, Junction, Junctions, declared, everywhere
 from depthscope.registry import unknown
 from depthscope.theory import token_matrix, two_numbers
-from depthscope.theory.covariance import parts
+from depthscope.theory.covariance import energies_of
 from depthscope.theory.kernels import ACTIVATIONS
 from depthscope.theory.matrix_gains import MatrixGains
 from depthscope.theory.numbers import checked
@@ -124,7 +124,7 @@ def covariances_by_depth(S: Tensor, *, depth: int, causal: bool = False, **numbe
 
 def similarities(states: list[Tensor]) -> Tensor:
     """t_sim of covariances (n, n), (len(states),)."""
-    energies = [parts(S) for S in states]
+    energies = [energies_of(S) for S in states]
     return torch.stack([common / (common + centred) for common, centred in energies])
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from depthscope.errors import DepthscopeError, ForwardError, HookError, UsageError
 from depthscope.traces.blocks import blocks_by_name
 from depthscope.traces.inputs import Batch, batches
-from depthscope.traces.installed import fixes_in
+from depthscope.traces.installed import prepare_fixes
 from depthscope.traces.survey import Survey, is_cache, survey
 from depthscope.traces.untouched import untouched
 
@@ -55,8 +55,7 @@ class Entry:
 
     def survey(self, batch: Batch) -> Survey:
         """What a quiet pass shows: the blocks as they run, the token axis, causality."""
-        for fix in fixes_in(self.model):
-            fix.prepare(batch.args, batch.kwargs)
+        prepare_fixes(self.model, batch.args, batch.kwargs)
         found = self.run(lambda: survey(self.model, self.names(), batch.args, batch.kwargs, batch.mask))
         if found.missing:
             raise HookError(
@@ -134,7 +133,7 @@ def repeated_calls(model: nn.Module, batch: Batch) -> dict[str, int]:
             if next(module.children(), None) is not None and not isinstance(module, torch.jit.ScriptModule):
                 handles.append(module.register_forward_hook(count(path)))
         with untouched(model), torch.no_grad():
-            model(*batch.args, **batch.kwargs)
+            batch.run(model)
     finally:
         for handle in handles:
             handle.remove()

@@ -1,4 +1,4 @@
-"""Follow the residual stream through the blocks of a running model, and tell a listener what happens to it.
+"""The follower of the residual stream: it goes through the blocks of a running model and tells a listener.
 
 The stream starts at the block's input. A sum that has the stream (a norm or a multiple of it) as one operand moves it
 on: the first sum after attention is sa_sum, its other operand sa_out, the next sum ffn_sum. A norm of the stream before
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from itertools import takewhile
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from depthscope.traces.attention import attention_in
@@ -48,6 +49,8 @@ class Follower:
         inside = {id(m): m for root in self._roots() for m in self.model.get_submodule(root).modules()}
         whole = [self.model.get_submodule(span.entry) for span in self.spans if span.entry == span.exit]
         for module in (m for m in inside.values() if m not in whole):  # a block is not what reads its own input
+            if isinstance(module, torch.jit.ScriptModule):
+                continue  # takes no hooks of this kind
             if is_norm(module):
                 yield self._norms.watched(module, first=self.listener.norms_first)
             elif isinstance(module, nn.MultiheadAttention) or next(module.children(), None) is None:
@@ -124,8 +127,7 @@ class Follower:
         if any(map(now.is_stream, op.args)):
             now.read_at = now.moves
         if op.role == "norm" and not self._norms.open:
-            source = op.args[0] if op.args else op.kwargs.get("input")
-            return self._normed(Norm(source, op, op.run))
+            return self._normed(Norm(op.named().get("input"), op, op.run))
         made = self._lineage.asked(op)
         result = self.listener.operation(now, op)
         if op.role in ("attention", "softmax") and attention_in(op, result) is not None:

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from depthscope.checks import rms, rounding_floor
 from depthscope.traces.blocks import Block
-from depthscope.traces.log import Log, Read, State
+from depthscope.traces.log import HeadInput, Log, State
 
 
-def given_to(path: str, values: Iterable[Any], tokens: tuple[int, ...], tick: Callable[[], int]) -> Read | None:
+def given_to(path: str, values: Iterable[Any], tokens: tuple[int, ...], tick: Callable[[], int]) -> HeadInput | None:
     """How large the input of a module outside the blocks is, or what the model (path "") returns.
 
     Only what is smaller than the tokens (shape) that the latest block gave is looked at: it may be pooled, and it costs
@@ -24,7 +24,7 @@ def given_to(path: str, values: Iterable[Any], tokens: tuple[int, ...], tick: Ca
     with torch._C.DisableTorchFunction():
         given = [v for v in values if isinstance(v, Tensor) and v.is_floating_point() and not v.is_nested]
         if given and all(v.numel() < math.prod(tokens) for v in given):
-            return Read(path, tick(), max(map(rms, given)))
+            return HeadInput(path, tick(), max(map(rms, given)))
     return None
 
 
@@ -38,9 +38,9 @@ def vanished(log: Log, last: Block) -> dict[str, float]:
     tokens = min(_rms(state) for state in (last.result, *_normed(log, last)))
     floor = rounding_floor(getattr(torch, last.result.dtype))
     later = [c for c in log.calls if c.entered > last.end and c.result is not None and c.result.numbers is not None]
-    reads = [r for r in log.reads if r.order > last.end and not any(c.entered < r.order < c.left for c in later)]
-    by_modules = [r for r in reads if r.path]
-    return {r.path: r.rms / tokens for r in by_modules or reads if r.rms < floor * tokens}
+    inputs = [r for r in log.head_inputs if r.order > last.end and not any(c.entered < r.order < c.left for c in later)]
+    by_modules = [r for r in inputs if r.path]
+    return {r.path: r.rms / tokens for r in by_modules or inputs if r.rms < floor * tokens}
 
 
 def _normed(log: Log, last: Block) -> list[State]:

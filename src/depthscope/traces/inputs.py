@@ -1,7 +1,7 @@
 """What a user may hand to a model, made uniform: batches of arguments and their padding masks."""
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,11 @@ class Batch:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     mask: Tensor | None
+
+    def run(self, model: Callable[..., Any]) -> Any:
+        """Call the model on copies of the tensors: it may write into what it is given, and the next pass must not see it."""
+        args, kwargs = fresh(self.args, self.kwargs)
+        return model(*args, **kwargs)
 
 
 def batches(model: nn.Module, inputs: Any, mask: Any = None) -> Iterator[Batch]:
@@ -64,6 +69,15 @@ def _batch(model: nn.Module, item: Tensor | tuple | Mapping, mask: Tensor | None
     kwargs = dict(item) if isinstance(item, Mapping) else {}
     args: tuple = (item,) if isinstance(item, Tensor) else () if isinstance(item, Mapping) else tuple(item)
     return Batch(args, kwargs, mask if mask is not None else padding_in(model, args, kwargs))
+
+
+def fresh(args: tuple, kwargs: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    """Arguments of a forward pass with copies of the tensors among them."""
+
+    def copied(value: Any) -> Any:
+        return value.clone() if isinstance(value, Tensor) else value
+
+    return tuple(map(copied, args)), {name: copied(value) for name, value in kwargs.items()}
 
 
 def named_arguments(model: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], Iterable[str]]:

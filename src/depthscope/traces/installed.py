@@ -1,8 +1,13 @@
 """What fix_ and without_ have put into a model, read off its hooks."""
 
+from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import nn
+
+from depthscope.traces.inputs import fresh
+from depthscope.traces.untouched import untouched
 
 OWN = "depthscope_"  # how the names of modules begin that fix_ adds to a model
 
@@ -11,3 +16,19 @@ def fixes_in(model: nn.Module) -> list[Any]:
     """The handles of all that was put into the model, in the order in which it was."""
     hooks = [hook for module in model.modules() for hook in module._forward_pre_hooks.values()]
     return list(dict.fromkeys(hook.depthscope_fix for hook in hooks if hasattr(hook, "depthscope_fix")))
+
+
+def prepare_fixes(model: nn.Module, args: tuple, kwargs: Mapping[str, Any], but: Any = None) -> None:
+    """Let every change survey its model before anybody else watches it. but: one that is at it already.
+
+    A change of a part of the model learns its arguments from a pass of the whole.
+    """
+    for fix in fixes_in(model):
+        if fix is but:
+            continue
+        if fix.model is model:
+            fix.prepare(args, kwargs)
+        elif not fix.prepared:
+            with untouched(model), torch.no_grad():
+                given, named = fresh(args, kwargs)
+                model(*given, **named)

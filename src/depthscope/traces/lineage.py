@@ -1,4 +1,4 @@
-"""What comes out of attention on its way to the stream, and whether something else is mixed into it.
+"""What attention made, on its way to the stream, and whether something else is mixed into it.
 
 A parallel block adds its feed-forward network to attention before both join the stream, X + (SA(X) + FFN(X)), or
 multiplies both by one matrix. That is seen by what is added to what: a sum, or a concatenation, of tokens that come

@@ -53,7 +53,7 @@ class Attention:
 
 
 @dataclass(frozen=True)
-class Read:
+class HeadInput:
     """A tensor smaller than the tokens that was given to a module with weights, or to the caller (path "")."""
 
     path: str
@@ -71,7 +71,7 @@ class Log:
     adds: list[Add] = field(default_factory=list)
     attentions: list[Attention] = field(default_factory=list)
     matrices: list[int] = field(default_factory=list)  # when tokens were multiplied by weights
-    reads: list[Read] = field(default_factory=list)
+    head_inputs: list[HeadInput] = field(default_factory=list)
     frames: Frames = field(default_factory=Frames)
     other_attention: int = 0  # attention between sequences, or inside windows
     dropout: bool = False

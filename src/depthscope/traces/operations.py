@@ -1,4 +1,4 @@
-"""What torch's functions and modules do to a residual stream: one table, by name, for everybody who watches a model."""
+"""The one table of operations: what torch's functions and modules do to a residual stream, by name."""
 
 from typing import Any
 

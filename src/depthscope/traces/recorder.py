@@ -72,11 +72,11 @@ class Recorder:
             elif path.startswith(blocks):
                 self._owners |= {id(weight): path for weight in module._parameters.values() if weight is not None}
             elif next(module.parameters(recurse=False), None) is not None:
-                yield Watched(module, before=self._reads(path))
+                yield Watched(module, before=self._before_head(path))
 
     def closed(self, failed: bool) -> None:
         if not failed:
-            self.states.settle(assume=not self.log.frames)
+            self.states.measure_waiting(assume=not self.log.frames)
         self.states.forget()
         self._lineage.end()
 
@@ -124,39 +124,40 @@ class Recorder:
                     if self.on_call is not None:
                         self.on_call(len(self.log.calls))
                 if self._between:
-                    self.states.settle(assume=not self.log.frames)
+                    self.states.measure_waiting(assume=not self.log.frames)
 
         return hook
 
     def _norm_ends(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         source = first_tokens(args, kwargs)
-        self._read_by_weights(getattr(module, "weight", None), source if source is not None else next(iter(args), None))
+        value = source if source is not None else next(iter(args), None)
+        self._given_to_weights(getattr(module, "weight", None), value)
         self._norm(source, output, self._path)
 
-    def _reads(self, path: str) -> Callable[..., None]:
+    def _before_head(self, path: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple, kwargs: dict) -> None:
-            self._read(path, (*args, *kwargs.values()))
+            self._given(path, (*args, *kwargs.values()))
 
         return hook
 
     def _returns(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         if isinstance(output, Mapping):
             output = tuple(output.values())
-        self._read("", output if isinstance(output, tuple | list) else (output,))
+        self._given("", output if isinstance(output, tuple | list) else (output,))
 
-    def _read(self, path: str, values: Iterable[Any]) -> None:
+    def _given(self, path: str, values: Iterable[Any]) -> None:
         """What a module outside the blocks is given, or what the model returns."""
         tokens = self.log.calls[-1].result if self.log.calls else None
-        read = None if tokens is None else given_to(path, values, tokens.shape, self._tick)
-        if read is not None:
-            self.log.reads.append(read)
+        given = None if tokens is None else given_to(path, values, tokens.shape, self._tick)
+        if given is not None:
+            self.log.head_inputs.append(given)
 
-    def _read_by_weights(self, weight: Any, value: Any) -> None:
+    def _given_to_weights(self, weight: Any, value: Any) -> None:
         """The same of a module inside something numbered, perhaps a part of a head: its weights tell which it is."""
         path = self._owners.get(id(weight))
         tokens = self.log.calls[-1].result if path is not None and self.log.calls else None
         if path is not None and tokens is not None and value.numel() < math.prod(tokens.shape):
-            self._read(path, (value,))
+            self._given(path, (value,))
 
     def remedied(self, before: Tensor, after: Tensor) -> None:
         """A remedy has put one tensor in the place of another."""
@@ -187,7 +188,7 @@ class Recorder:
         if role in ("matrix", "weights"):
             self._matrix(op)
         elif role == "norm":
-            self._norm(op.args[0] if op.args else None, result, self._path)
+            self._norm(op.named().get("input"), result, self._path)
         elif role in ("attention", "softmax"):
             seen = attention_in(op, result)
             if seen is not None:
@@ -249,7 +250,7 @@ class Recorder:
         call = op.named()
         bias, latest = call.get("bias"), self.states.latest
         self.states.read_by_matrix(call.get("input"))
-        self._read_by_weights(call.get("weight"), call.get("input"))
+        self._given_to_weights(call.get("weight"), call.get("input"))
         fits = isinstance(bias, Tensor) and latest is not None and bias.shape == latest.shape[-1:]
         self._bias = bias if fits else None
 
@@ -261,7 +262,7 @@ class Recorder:
             self.log.other_attention += 1
             return
         self.log.frames.add(batch, seen.queries)
-        self.states.settle(assume=False)
+        self.states.measure_waiting(assume=False)
         read = tokens if self.states.stranger is None else self.states.stranger
         X = tokens_last(read, self.log.frames.axis_of(tuple(read.shape)) or 0)
         with torch.no_grad(), torch._C.DisableTorchFunction():

@@ -64,7 +64,7 @@ class SeenStates:
             state.numbers.followed = True
             self._followed.append(tensor.register_hook(state.numbers.take_gradient))
 
-    def settle(self, *, assume: bool) -> None:
+    def measure_waiting(self, *, assume: bool) -> None:
         """Measure what waited for the token axis; with nothing to go by, tokens are the last axis but one."""
         waiting, self._waiting = self._waiting, []
         if assume and waiting:

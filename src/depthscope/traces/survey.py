@@ -1,4 +1,4 @@
-"""One quiet forward pass that tells what a change must know: the blocks that run, whether one is causal, the axes."""
+"""One quiet forward pass before a change: which blocks run, whether the model is causal, which axis holds tokens."""
 
 import copy
 from collections import OrderedDict
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from depthscope.errors import ForwardError, UsageError
 from depthscope.traces.attention import AttentionSeen, attention_in, is_causal
+from depthscope.traces.inputs import fresh
 from depthscope.traces.operations import Operation
 from depthscope.traces.token_axis import Frames, axis_of_shorter, first_size
 from depthscope.traces.tokens import first_tokens
@@ -79,6 +80,7 @@ def _pass(model: nn.Module, blocks: list[str], args: tuple, kwargs: dict[str, An
     # a key-value cache would be filled by this pass
     kwargs = {k: copy.deepcopy(v) if is_cache(v) else v for k, v in kwargs.items()}
     with untouched(model), evaluated(model), hooks_away(model), torch.no_grad(), Watcher(seen):
+        args, kwargs = fresh(args, kwargs)
         model.forward(*args, **kwargs)
     return seen
 

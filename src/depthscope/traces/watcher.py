@@ -1,4 +1,4 @@
-"""The one eye on a running model: hooks on the modules that a listener names, and every torch function in between.
+"""The one mode that watches a running model: hooks on modules that a listener names, and the torch functions between.
 
 A listener is told of each operation before it runs and gives back the result that goes on, so that it can measure
 (recorder.py), follow the residual stream and change it (follower.py), or compute something else in its place.
@@ -75,7 +75,12 @@ class Watcher(TorchFunctionMode):
         if before is not None:
             self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True, prepend=first))
         if after is not None:
-            handle = module.register_forward_hook(after, with_kwargs=True, prepend=first, always_call=always)
+
+            def ends(module: nn.Module, args: tuple, *rest: Any) -> Any:
+                # torch leaves kwargs out for a hook that was removed while the module ran
+                return after(module, args, rest[0] if len(rest) == 2 else {}, rest[-1])
+
+            handle = module.register_forward_hook(ends, with_kwargs=True, prepend=first, always_call=always)
             self._handles.append(handle)
 
     def _unhook(self) -> None:

@@ -20,12 +20,12 @@ from depthscope.training.build import Build
 from depthscope.training.choices import Sorted, sort_choices
 from depthscope.training.comparison import Comparison
 from depthscope.training.plan import Plan
-from depthscope.training.pool import Watch
+from depthscope.training.pool import OnMoment
 from depthscope.training.recipe import SEEDS, Recipe
 from depthscope.training.tasks import task as load_task
 
 ARMS = ("post_norm", "pre_norm", "de_escalate")
-LOOKS = 8  # of the monitor over a run, besides the last
+LOGS = 8  # measurements by the monitor over a run, besides the last
 OF_THE_ARM = ("wiring", "remedy", "remedy_settings", "at", "causal")  # choices of a build that arms make
 RECORD = "comparison.json"
 
@@ -40,7 +40,7 @@ def compare(
     processes: int | None = None,
     folder: str | Path | None = None,
     storage: str | None = None,
-    watch: Watch | None = None,
+    watch: OnMoment | None = None,
     **choices: Any,
 ) -> Comparison:
     """Train every arm with every seed and compare them: compare("digits", "post_norm,de_escalate", depth=24, epochs=6).
@@ -76,7 +76,7 @@ def compare(
     for one in lanes:  # a mistake in an arm, as in the augmentation, is told now and not by a process in an hour
         one.build(base).model(data, numbers[0])
     if "log_every" not in choices:
-        recipe = replace(recipe, log_every=math.ceil(recipe.steps(len(data)) / LOOKS))
+        recipe = replace(recipe, log_every=math.ceil(recipe.steps(len(data)) / LOGS))
     with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as place:
         plan = Plan(Path(place), data, chosen.options, base, recipe, numbers, processes or room(), watch)
         rates, trials, words = plan.search(lanes, search, storage) if search else ({}, {}, "")

@@ -69,12 +69,12 @@ class Lane:
 
     def similarity(self) -> tuple[list[int], list[list[float]]]:
         """(steps, t_sim of the states 0 ... depth at each of them), mean over seeds."""
-        looks: dict[int, list[list[float]]] = {}
+        logged: dict[int, list[list[float]]] = {}
         for run in self.runs.values():
             for log in run.logs:
-                looks.setdefault(log["step"], []).append(log["t_sim"])
-        steps = sorted(looks)
-        return steps, [[fmean(block) for block in zip(*looks[step], strict=True)] for step in steps]
+                logged.setdefault(log["step"], []).append(log["t_sim"])
+        steps = sorted(logged)
+        return steps, [[fmean(block) for block in zip(*logged[step], strict=True)] for step in steps]
 
     def summary(self) -> dict[str, Any]:
         """The line of the table, as numbers."""

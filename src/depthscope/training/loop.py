@@ -40,7 +40,7 @@ def train(
 
     folder: checkpoints, every every_steps steps (None: after every epoch that is evaluated), and run.json go there. A
     run that is there goes on where it was, to the very same numbers; one that has ended is returned; one with other
-    settings is refused. on_log is told of every look by the monitor and every evaluation.
+    settings is refused. on_log is told of every measurement by the monitor and every evaluation.
     parallel: "ddp" or "fsdp", under torchrun; processes: how many must train together, an error otherwise.
     log_with: a tracker by its name in accelerate, as "tensorboard".
     lock: refuse a folder in which another process trains; False for a caller that holds its lock already.

@@ -1,4 +1,4 @@
-"""A look at the tokens and gradients of every block while a model trains; the training does not notice it."""
+"""Measures tokens and gradients of every block while a model trains; the training does not notice it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,7 @@ class Monitor:
         """Whether a step is to be logged."""
         return step in (0, last) or (self.every > 0 and step % self.every == 0)
 
-    def look(self, step: int) -> dict[str, Any]:
+    def measure(self, step: int) -> dict[str, Any]:
         """{step, t_sim, t_div (depth + 1 values each), gradient_norm (depth)}; call it when .grad is there.
 
         The weights are those with which the step began, the gradients those that came of them.

@@ -9,7 +9,7 @@ from depthscope.training.build import Build
 from depthscope.training.comparison import Comparison
 from depthscope.training.job import RECORD, Job, key
 from depthscope.training.lane import Lane, thinned
-from depthscope.training.pool import Watch, work
+from depthscope.training.pool import OnMoment, work
 from depthscope.training.recipe import Recipe
 from depthscope.training.run import Run
 from depthscope.training.search import Search, best, in_words, storage_of
@@ -28,7 +28,7 @@ class Plan:
         recipe: Recipe,
         seeds: list[int],
         processes: int,
-        watch: Watch | None,
+        watch: OnMoment | None,
     ) -> None:
         self.folder, self.task, self.options, self.base, self.recipe = folder, task, options, base, recipe
         self.seeds, self.processes, self.watch = seeds, processes, watch

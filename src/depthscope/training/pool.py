@@ -13,7 +13,7 @@ from depthscope.training.job import ERRORS, STEPS, Job
 from depthscope.training.lock import lock
 from depthscope.training.run import Run
 
-PAUSE = 0.2  # seconds between two looks at the processes
+PAUSE = 0.2  # seconds between two visits to the processes
 GRACE = 15.0  # seconds that a process has to write its checkpoint when all must stop
 
 
@@ -26,10 +26,10 @@ class Moment:
     running: list[tuple[str, int, int, float, float]]
 
 
-Watch = Callable[[Moment], None]
+OnMoment = Callable[[Moment], None]
 
 
-class Source(Protocol):
+class JobSource(Protocol):
     """Where jobs come from and results go to. next() is None when there is nothing to start now."""
 
     @property
@@ -47,7 +47,7 @@ class Source(Protocol):
     def given_up(self) -> None: ...
 
 
-def work(source: Source, processes: int, watch: Watch | None = None) -> None:
+def work(source: JobSource, processes: int, watch: OnMoment | None = None) -> None:
     """Do all jobs of a source. What is done already is not done again; what another machine does is waited for."""
     pool = Pool()
     waiting: list[Job] = []  # somebody else is at them
@@ -65,7 +65,7 @@ def work(source: Source, processes: int, watch: Watch | None = None) -> None:
                 source.ended(job, outcome)
             source.show_life()
             if watch is not None:
-                watch(Moment(*source.counts, pool.look()))
+                watch(Moment(*source.counts, pool.progress()))
             if not source.done:
                 time.sleep(PAUSE)
     except BaseException:  # ^C too: nothing that we started outlives us
@@ -100,13 +100,13 @@ class Pool:
         return True
 
     def ended(self) -> list[tuple[Job, Run | str]]:
-        """The jobs that ended since the last look: their runs, or words on how they failed."""
+        """The jobs that ended since they were last asked for: their runs, or words on how they failed."""
         over = [(job, process) for job, process in self.running.items() if process.poll() is not None]
         for job, _ in over:
             del self.running[job]
         return [(job, job.ended() or _last_words(job, process.returncode)) for job, process in over]
 
-    def look(self) -> list[tuple[str, int, int, float, float]]:
+    def progress(self) -> list[tuple[str, int, int, float, float]]:
         return [(job.label, *_how_far(job)) for job in self.running]
 
     def stop(self) -> None:

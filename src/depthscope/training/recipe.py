@@ -22,7 +22,7 @@ class Recipe:
     batch is the number of images, or rows of text, for one step over all processes and all accumulated parts. schedule
     is "multi_step": the rate is multiplied by gamma after each of the milestones, shares of all steps; or "cosine": it
     falls to 0 along half a wave (Dai et al. 2019), and milestones and gamma have no say. warmup counts steps,
-    eval_every epochs, log_every steps between looks by the monitor (0: at the start and at the end only). clip bounds
+    eval_every epochs, log_every steps between measurements of the monitor (0: at start and end only). clip bounds
     the norm of the gradient.
     """
 

@@ -19,7 +19,7 @@ RANGE = (1e-5, 1e-2)  # all rates lie between these, or wider when the given rat
 LADDER = (1, 1 / 3, 3, 1 / 10, 10, 1 / 30, 30)  # the first rates over the given one, the same for all arms
 RETRIES = 2  # trials of an arm that may fail for reasons outside of it and are made up for
 JOURNAL = "search.journal"
-LOOK = 1.0  # seconds between looks at the storage when there is nothing to start
+POLL = 1.0  # seconds between two questions to the storage when there is nothing to start
 
 
 def storage_of(folder: Path, url: str | None) -> Any:
@@ -41,7 +41,7 @@ def _journal(optuna: Any, path: Path) -> Any:
     """The journal file, every line of which must be whole: Optuna would fail at a damaged one, here or later."""
     try:
         if not _whole(path):
-            time.sleep(LOOK)  # somebody may be writing to it this very moment
+            time.sleep(POLL)  # somebody may be writing to it this very moment
             if not _whole(path):
                 raise ValueError("a line of it is cut off or is no JSON")
         return optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
@@ -88,7 +88,7 @@ class Search:
         }
         self._forgiven = {arm: {t.number for t in self._failed(arm)} for arm in studies}
         self._mine: dict[Job, tuple[str, Any]] = {}  # arm and trial of the jobs that were handed out
-        self._beat = self._look = 0.0
+        self._beat = self._poll_at = 0.0
 
     @property
     def done(self) -> bool:
@@ -109,7 +109,7 @@ class Search:
 
     def next(self) -> Job | None:
         """A trial of the arm that has the fewest; None while others are at all that is left."""
-        if time.monotonic() < self._look:
+        if time.monotonic() < self._poll_at:
             return None
         alive = {arm: self._alive(arm) for arm in self.studies}
         for arm in sorted(alive, key=lambda arm: alive[arm]):
@@ -119,12 +119,12 @@ class Search:
                     job = self._job(arm, trial.params["lr"], trial.number)
                     self._mine[job] = (arm, trial)
                     return job
-        self._look = time.monotonic() + LOOK
+        self._poll_at = time.monotonic() + POLL
         return None
 
     def ended(self, job: Job, outcome: Run | str) -> None:
         """Tell the others how a trial ended, unless they have given it up: then it is theirs."""
-        self._look = 0.0
+        self._poll_at = 0.0
         arm, trial = self._mine.pop(job, (None, None))
         if arm is None or not self._note(trial, "why", outcome if isinstance(outcome, str) else outcome.reason):
             return

@@ -93,7 +93,7 @@ class Session:
             values = (step, loss, 0.0, float("nan"))  # no update was made
         else:
             if self.monitor.due(step, stepper.total - 1):
-                self._log(self.monitor.look(step))
+                self._log(self.monitor.measure(step))
                 let_go_(stepper.bare)
             values = (step, loss, *stepper.update(step))
             if not math.isfinite(values[-1]):

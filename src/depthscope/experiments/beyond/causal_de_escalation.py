@@ -25,7 +25,7 @@ from torch import Tensor
 from depthscope.errors import UsageError
 from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
-from depthscope.experiments.races import Race, draw_dots, ends, last_similarity, look, loss_by_frequency
+from depthscope.experiments.races import Race, draw_dots, ends, last_similarity, line_style, loss_by_frequency
 from depthscope.experiments.rates import run_at_best_rates, runs_at_best_rates
 from depthscope.training.arms import rate_words
 from depthscope.training.honest import TOLERANCE
@@ -162,10 +162,11 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     draw_dots(dots, numbers["test_loss"], [f"{name} @{rate}" for name, rate in zip(names, rates, strict=True)], chance)
     for lane, name in enumerate(BESIDE):
         values = numbers["depth_loss"][:, lane]
-        deep.plot(all_depths(cfg), values.mean(1), marker="o", label=name, **look(lane))
-        deep.fill_between(all_depths(cfg), values.amin(1), values.amax(1), color=look(lane)["color"], alpha=0.15, lw=0)
+        style = line_style(lane)
+        deep.plot(all_depths(cfg), values.mean(1), marker="o", label=name, **style)
+        deep.fill_between(all_depths(cfg), values.amin(1), values.amax(1), color=style["color"], alpha=0.15, lw=0)
     for lane, (row, name) in enumerate(zip(numbers["t_sim"], names, strict=True)):
-        tokens.plot(row, lw=1, label=name, **look(lane))
+        tokens.plot(row, lw=1, label=name, **line_style(lane))
     dots.set(title=f"test loss, {cfg.depth} blocks, one dot a seed")
     deep.set(title="test loss, each at its best rate", xlabel="blocks")
     tokens.set(title=f"t_sim after training, {cfg.depth} blocks", xlabel="block", ylim=(-0.02, 1.02))

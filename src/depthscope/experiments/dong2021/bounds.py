@@ -22,7 +22,7 @@ from depthscope.experiments.claim import Claim
 from depthscope.experiments.progress import track
 from depthscope.theory import attention_bound, head_norms, printed_skip_bound, rank_collapse_bound, skip_bound
 from depthscope.theory.softmax_perturbation import PRECONDITION, score_residual, score_spread
-from depthscope.theory.split_attention import Split, split_attention
+from depthscope.theory.split_attention import SplitTokens, split_attention
 
 SMALL = 1e-60  # a residual below which the next one would be no number
 
@@ -63,7 +63,7 @@ class Layer:
     def scale(self) -> float:
         return self.W_Q.shape[-1] ** -0.5
 
-    def after(self, X: Split) -> Split:
+    def after(self, X: SplitTokens) -> SplitTokens:
         one, none = (f(self.W.shape[-1], dtype=torch.float64) for f in (torch.eye, torch.zeros))
         return split_attention(X, self.W_Q, self.W_K, self.b_Q, self.W, one, offset=none, scale=self.scale)
 
@@ -80,7 +80,7 @@ def log_size(X: Tensor) -> float:
     return float((X.abs().sum(-2).amax().log10() + X.abs().sum(-1).amax().log10()) / 2)
 
 
-def random_steps(cfg: Config, *, skips: bool) -> Iterator[list[tuple[Layer, Split, Split, float]]]:
+def random_steps(cfg: Config, *, skips: bool) -> Iterator[list[tuple[Layer, SplitTokens, SplitTokens, float]]]:
     """Networks that meet the precondition: of every layer the weights, what it reads, what it leaves, and D."""
     while True:
         n, d, H, L = (
@@ -89,7 +89,7 @@ def random_steps(cfg: Config, *, skips: bool) -> Iterator[list[tuple[Layer, Spli
         )
         size, lopsided, spread = (float(v) for v in torch.rand(3))
         X = torch.randn(1, d, dtype=torch.float64)
-        tokens = Split.of(X + 10 ** (2.5 * spread - 2) * torch.randn(n, d, dtype=torch.float64))
+        tokens = SplitTokens.of(X + 10 ** (2.5 * spread - 2) * torch.randn(n, d, dtype=torch.float64))
         steps = []
         for _ in range(L):
             layer = Layer.drawn(d, H, 0.3 + 2.5 * size, lopsided)
@@ -134,7 +134,7 @@ def powers(cfg: Config) -> Tensor:
     )
     ends = []
     for size in (1e-2, 1e-3):
-        tokens, row = Split.of(size * R), []
+        tokens, row = SplitTokens.of(size * R), []
         for layer in layers:
             tokens = layer.after(tokens)
             row.append(log_size(tokens.R))

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
-from depthscope.experiments.races import Race, draw_bands, ends, look, loss_by_frequency, training_curves
+from depthscope.experiments.races import Race, draw_bands, ends, line_style, loss_by_frequency, training_curves
 from depthscope.experiments.rates import run_at_best_rates
 from depthscope.experiments.smoothing_arms import ARMS as ALL_ARMS
 from depthscope.experiments.smoothing_arms import compared, high_to_low
@@ -123,7 +123,7 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     draw_bands(curves, numbers["step"], numbers["loss"], rates, batches=True, chance=chance)
     curves.set(title="training loss, each at its best rate", xlabel="step", ylabel="nats per character")
     for place, row in enumerate(numbers["test_loss"]):
-        colour = look(place)["color"]
+        colour = line_style(place)["color"]
         ends_.plot(numbers["hfc_lfc"][place], row, "o", ms=5, alpha=0.7, color=colour, label=list(ARMS)[place])
     ends_.set(title="one dot a seed", xlabel="HFC/LFC after the last block, trained", ylabel="test loss")
     tested = compared(numbers["test_loss"].unsqueeze(0), list(ARMS), PAIRS)

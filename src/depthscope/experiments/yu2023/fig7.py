@@ -37,7 +37,7 @@ from depthscope.experiments.races import (
     draw_dots,
     ends,
     last_similarity,
-    look,
+    line_style,
     loss_by_frequency,
     run_race,
     training_curves,
@@ -183,7 +183,7 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     for place, row in enumerate(numbers["forced"]):
         future.plot([place] * len(row), row, "_", ms=14, color="0.3", label="" if place else "a segment at once")
     for lane, (row, name) in enumerate(zip(numbers["t_sim"], names, strict=True)):
-        tokens.plot(row, label=name, **look(lane))
+        tokens.plot(row, label=name, **line_style(lane))
     learned.set(title="training loss (dotted: frequencies alone)", xlabel="step")
     future.set(title="test loss, fed only the past, one dot a seed")
     tokens.set(title="t_sim after training", xlabel="block", ylim=(-0.02, 1.02))
