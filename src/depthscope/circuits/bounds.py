@@ -63,7 +63,7 @@ def bounds(model: nn.Module, inputs: Any, *, blocks: str | Iterable[str] | None 
         pure=pure,
         skips=_mean([_chain(X, circuit.weights, norms, skips=True) for X in starts]),
         with_ffn=log_ffn,
-        notes=_notes(rows, ffns),
+        notes=[*subject.notes, *_notes(rows, ffns)],
     )
 
 

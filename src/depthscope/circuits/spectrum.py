@@ -56,7 +56,7 @@ def spectrum(
         layer = layer_of(circuit.weights[index], reads[index], circuit.mask)
         found.append(_judged(layer, _patterns(circuit, index), circuit.weights[index].product().sum(0), tie))
     fixed = "the model has remedies: what they do outside attention's branch is not in the verdict"
-    notes = [fixed] if fixes_in(subject.model) else []
+    notes = [*subject.notes, *([fixed] if fixes_in(subject.model) else [])]
     notes += [f"block {i + 1}: {note}" for i, one in enumerate(found) for note in one["notes"]]
     kind, responses = _responses(circuit, grid_in(batch.args, batch.kwargs, circuit.X.shape[-2]))
     states = (circuit.X, *circuit.outs)

@@ -22,6 +22,7 @@ class Subject:
     model: nn.Module
     batch: Batch
     survey: Survey
+    notes: tuple[str, ...] = ()  # on the way in
 
     @property
     def name(self) -> str:
@@ -47,4 +48,4 @@ def subject_of(model: nn.Module, inputs: Any, blocks: str | Iterable[str] | None
     """The first batch of the inputs, and what a quiet pass shows of the model."""
     entry = enter(model, inputs, blocks, mask)
     batch = entry.first()
-    return Subject(entry.model, batch, entry.survey(batch))
+    return Subject(entry.model, batch, entry.survey(batch), tuple(entry.notes))

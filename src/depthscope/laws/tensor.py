@@ -14,6 +14,7 @@ from torch import Tensor
 from depthscope.errors import DepthscopeError, ForecastError
 from depthscope.laws.hidden_units import Units
 from depthscope.laws.law import Law
+from depthscope.traces.operations import Operation
 from depthscope.traces.watcher import body_of
 
 Rule = Callable[[Any, tuple, dict], Any]
@@ -83,9 +84,14 @@ def follow(func: Any, args: tuple, kwargs: dict) -> Any:
         return body_of(func)(*args, **kwargs)
     name = getattr(func, "__name__", str(func))
     rule = RULES.get(name)
-    if rule is None:
+    if rule is None or kwargs.get("out") is not None:
         raise no_rule(name, args)
-    return rule(func, args, kwargs)
+    result = rule(func, args, kwargs)
+    target = args[0] if args else None
+    if isinstance(target, LawTensor) and Operation(func, name, None, args, kwargs).in_place:
+        target.law = result.law  # whoever holds the tensor has the new numbers
+        return target
+    return result
 
 
 class OtherTokensError(ForecastError):

@@ -19,7 +19,7 @@ class Batch:
     mask: Tensor | None
 
     def run(self, model: Callable[..., Any]) -> Any:
-        """Call the model on copies of the tensors: it may write into what it is given, and the next pass must not see it."""
+        """Call the model on copies of the tensors: what it writes into them, the next pass must not see."""
         args, kwargs = fresh(self.args, self.kwargs)
         return model(*args, **kwargs)
 
