@@ -53,7 +53,7 @@ class Follower:
                 continue  # takes no hooks of this kind
             if is_norm(module):
                 yield self._norms.watched(module, first=self.listener.norms_first)
-            elif isinstance(module, nn.MultiheadAttention) or next(module.children(), None) is None:
+            elif isinstance(module, nn.MultiheadAttention) or _is_matrix(module):
                 yield Watched(module, before=self._reads)
 
     def _roots(self) -> set[str]:
@@ -69,7 +69,7 @@ class Follower:
     def _begins(self, span: Span) -> Callable[..., Any]:
         def hook(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
             tokens = first_tokens(args, kwargs)
-            self.listener.open, self._norms.open = None, 0
+            self.listener.open = None
             self._lineage.end()
             if tokens is None:
                 return None
@@ -150,8 +150,11 @@ class Follower:
             return self._join(now, op, stands)
         made = self._lineage.asked(op)
         result = self.listener.operation(now, op)
-        if op.role == "product" and any(stands) and any(is_scalar(a) for a in op.args[:2]):
-            now.standing.append(result)
+        if op.role == "product" and any(stands):
+            if any(map(is_scalar, op.args[:2])):
+                now.standing.append(result)
+            else:
+                self._lineage.know_stream(result)  # weighed by channel, as Admin's skip: no branch, whatever it is
         self._trace(now, op, result, made)
         return result
 
@@ -213,6 +216,11 @@ class Follower:
             return new
         now.standing.append(result)
         return result
+
+
+def _is_matrix(module: nn.Module) -> bool:
+    """A module without children that multiplies by weights."""
+    return next(module.children(), None) is None and any(p.ndim > 1 for p in module.parameters())
 
 
 def replaced(value: Any, old: Tensor, new: Tensor) -> Any:

@@ -21,6 +21,12 @@ class Lineage:
         self.active = False
         self.mixed = False  # with tokens that attention did not make
         self._made: Known[bool] = Known()
+        self._stream: Known[bool] = Known()  # forms of the stream itself
+
+    def know_stream(self, tensor: Any) -> None:
+        """A form of the stream: a sum with it mixes nothing into the branch."""
+        if isinstance(tensor, Tensor):
+            self._stream.add(tensor, True)
 
     def begin(self, result: Any) -> None:
         """Attention gave this."""
@@ -31,6 +37,7 @@ class Lineage:
     def end(self) -> None:
         self.active = self.mixed = False
         self._made.clear()
+        self._stream.clear()
 
     def made(self, tensor: Any) -> bool:
         """Whether attention made this tensor."""
@@ -43,6 +50,7 @@ class Lineage:
         if op.role in ("sum", "cat") and not all(known):
             own = next(t for t, made in zip(_tensors(op.args), known, strict=False) if made)
             others = [t for t, made in zip(_tensors(op.args), known, strict=False) if not made]
+            others = [t for t in others if self._stream.find(t) is None]
             self.mixed |= any(_are_tokens(other, own, same=op.role == "sum") for other in others)
         self.begin(result)
 
