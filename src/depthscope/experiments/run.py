@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from depthscope.errors import RecordError, UnknownNameError, UsageError
+from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim
 from depthscope.experiments.progress import listening
 from depthscope.files import check_writable, whole_file
@@ -72,6 +73,7 @@ class Reproduction(Record):
     def draw(self, figure: Any = None) -> Any:
         figure = new_figure((12, 4)) if figure is None else figure
         module_of(self.name).draw(self.numbers, self.config, figure)
+        finish(figure)
         return figure
 
     def figure(self) -> Any:
@@ -181,13 +183,13 @@ def run_one(
     return Reproduction(name, config, smoke, numbers, module.claims(numbers, config), time.perf_counter() - begin)
 
 
-# A module whose experiment makes sense with less says so in a LEAST of its own.
-LEAST = {"seed": 0, "n": 2, "depth": 2, "trials": 2, "draws": 2, "cases": 2, "pairs": 8, "points": 10}
+# A Config whose experiment makes sense with less says so in a LEAST of its own.
+LEAST = {"seed": 0, "n": 2, "depth": 2, "trials": 2, "draws": 2, "cases": 2, "pairs": 8, "points": 10, "segment": 2}
 
 
 def configured(name: str, config: Any, settings: dict[str, Any]) -> Any:
     """The settings put into an experiment's Config, held to the kind of its defaults and the LEAST that makes sense."""
-    bounds = LEAST | getattr(module_of(name), "LEAST", {})
+    bounds = LEAST | getattr(config, "LEAST", {})
     for key, value in settings.items():
         like = getattr(config, key)
         value = settings[key] = tuple(value) if isinstance(value, list) else value

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.forecasts.advice import FLOOR
@@ -145,4 +144,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     ax.semilogy(after[order], "o", ms=4, label="measured with it")
     ax.axhline(FLOOR, color="k", ls=":", lw=1, label="floor")
     ax.set(title="t_div after the last block", xlabel="designs")
-    finish(ax)

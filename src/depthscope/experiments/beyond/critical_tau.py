@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.metrics import t_div, t_sim
@@ -97,4 +96,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
         ax.axvline(threshold, color=line.get_color(), ls=":", lw=1)
     ax.axhline(0, color="k", lw=0.8)
     ax.set(title="growth of log odds per block; dotted: 1 - 1/sqrt(1 + alpha^2)", xlabel=r"$\tau$")
-    finish(ax)

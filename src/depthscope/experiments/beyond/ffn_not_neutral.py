@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.metrics import t_div, t_sim
@@ -157,4 +156,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     left.axhline(0, color="k", lw=0.8)
     left.set(title="growth of log odds by the network\nbeside attention; lines: two numbers", xlabel="block")
     right.set(title="$t_{sim}$ without attention", xlabel="block", ylim=(0, 1))
-    finish(left, right)

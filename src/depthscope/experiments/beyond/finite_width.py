@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.experiments.random import random_attention
@@ -91,4 +90,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
         right.loglog(cfg.widths, gap.clamp_min(1e-9), marker=".", label=kind)
     left.set(title=r"pairs with $\omega + \delta < 1$ that break (16)", xlabel="width d", ylim=(-0.02, 1.05))
     right.set(title="largest gap, bound (16) - E[r]", xlabel="width d", ylim=(1e-8, 1))
-    finish(left, right)

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.forecasts.forecast import forecast
@@ -116,4 +115,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
         ax.semilogy(column.clamp(min=1e-5), marker=".", lw=1, label=label)
     ax.axhline(0.03, color="k", ls=":", lw=1)
     ax.set(title="error of forecast t_sim, mean over blocks", xlabel="designs, worst first")
-    finish(ax)

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.forecasts.numbers import growth_of_design, numbers_of_design
@@ -189,4 +188,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     for shift in (-CLOSE, 0.0, CLOSE):
         ax.plot(ends, ends + shift, color="k", lw=0.8, ls=":" if shift else "-")
     ax.set(title="growth of token gradients per block; dotted: 0.02 off", xlabel="measured", ylabel="forecast")
-    finish(ax)

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim
 from depthscope.experiments.progress import track
 from depthscope.theory import attention_bound, head_norms, printed_skip_bound, rank_collapse_bound, skip_bound
@@ -230,4 +229,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
         shown.loglog(widths, [r[1] for r in ratios], color=f"C{index}", label=f"{label}, over what holds")
     shown.axhline(1, color="0.4", lw=0.8)
     shown.set(title="made networks: above 1, broken", xlabel="width d", ylabel="residual over bound")
-    finish(rates, gaps, shown)

@@ -17,7 +17,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.metrics import relative_residual
@@ -27,6 +26,7 @@ from depthscope.registry import lookup
 
 @dataclass(frozen=True)
 class Config:
+    LEAST = {"n": 12, "depth": 6}
     trials: int = 8
     n: int = 64
     d: int = 128
@@ -36,7 +36,6 @@ class Config:
 
 
 SMOKE = Config(trials=4, n=32, d=64, depth=12)
-LEAST = {"n": 12, "depth": 6}
 
 COLLAPSED = 1e-3
 
@@ -213,4 +212,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
         ax.axhline(COLLAPSED, color="0.5", ls=":", lw=1)
         ax.set(title=title, xlabel="layer", ylim=(1e-16, 3))
     axes[0].set_ylabel("relative residual (1: all different, 0: all alike)")
-    finish(*axes)

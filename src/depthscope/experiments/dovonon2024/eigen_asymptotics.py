@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import UsageError
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim
 from depthscope.experiments.progress import track
 from depthscope.experiments.random import KINDS, random_attention
@@ -213,4 +212,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
         right.semilogy([], [], color=colour, label=word)
     right.set_xticks(ends.tolist(), [f"{depth:,}" for depth in (*cfg.depths, cfg.depth)])
     right.set(xlabel="layer", ylabel="distance from rank one", title="rank collapse comes with both verdicts")
-    finish(left, middle, right)

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.random import random_attention, random_tokens
 from depthscope.metrics import delta, lambda_2, mu, omega, t_sim
@@ -82,4 +81,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     right.set(xlabel="(17) - 1", ylabel="exact E[r] - 1", title="(17) bounds symmetric P")
     for ax in (left, right):
         ax.axline((0.1, 0.1), (1, 1), color="0.4", lw=0.8)
-    finish(left, right)

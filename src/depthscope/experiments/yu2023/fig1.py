@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import MissingExtraError, UsageError
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.scans.scan import scan
@@ -110,4 +109,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     right.set(title="gradient norm of the weights", xlabel="block", ylim=(middle_of / 30, middle_of * 30))
     left.set_title("token similarity t_sim")
     middle.set_title("cosine similarity t_cos")
-    finish(left, middle, right)

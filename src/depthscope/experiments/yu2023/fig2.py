@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.metrics import delta, omega, t_div, t_sim, xi
@@ -115,4 +114,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     left.set(title="token similarity t_sim", xlabel="block", ylim=(-0.02, 1.05))
     middle.set(title=r"$\xi_1/\xi_2$ of each step (unit_gain)", xlabel="block", ylim=(0.8, 2.4))
     right.set(title="attention matrices (unit_gain)", xlabel="block", ylim=(0, None))
-    finish(left, middle, right)

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.metrics import delta, lambda_2, omega, t_sim
@@ -129,4 +128,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     left.set(title="token similarity of X", xlabel="block", ylim=(-0.02, 1.05))
     middle.set(title=r"$\xi_1/\xi_2 - 1$", xlabel="block")
     right.set(title="escalation rate r(X, Y)", xlabel="block")
-    finish(left, middle, right)

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.metrics import t_sim
@@ -100,4 +99,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
         right.plot(blocks, numbers[name], color=colour, label=label)
     left.set(title="token similarity t_sim", xlabel="block", ylim=(-0.02, 1.05))
     right.set(title="Frobenius norms in pre-norm", xlabel="block", ylim=(0, None))
-    finish(left, right)

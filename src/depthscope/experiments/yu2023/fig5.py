@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim
 from depthscope.experiments.progress import track
 from depthscope.metrics import t_div
@@ -91,10 +90,7 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     panels = figure.subplots(1, len(SETTINGS), sharey=True)
     for ax, (name, (_, label)) in zip(panels, SETTINGS.items(), strict=True):
         for index, tau in enumerate(cfg.taus):
-            ax.plot(numbers[name][index], color=f"C{index}", label=f"tau = {tau:g}")
+            ax.plot(numbers[name][index], color=f"C{index}", label=f"tau = {tau:g}" if ax is panels[0] else None)
             ax.plot(numbers[f"{name}_before"][index], ":", lw=1, color=f"C{index}")
         ax.set(title=label, xlabel="block (dotted: before the mean is reduced)", ylim=(-0.02, 1.05))
     panels[0].set_ylabel("token diversity t_div")
-    finish(*panels)
-    for ax in panels[1:]:
-        ax.get_legend().remove()

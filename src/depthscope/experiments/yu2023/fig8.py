@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.metrics import eta
@@ -85,4 +84,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
         ax.set(title=rf"$\eta$, d = {d}", xlabel="t", ylim=(-0.5, 0.5))
         last.semilogy(numbers["t"], numbers["exact"][index].abs().mean(0), color=f"C{index}", label=f"d = {d}")
     last.set(title=r"exact $|E[\eta]|$, mean over shapes", xlabel="t")
-    finish(*panels, last)

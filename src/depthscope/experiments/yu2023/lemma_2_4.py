@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.random import KINDS, drawn_xi, random_attention, random_tokens
 from depthscope.metrics import delta, mu, omega
@@ -93,4 +92,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     right.set(title="(11): never above the line", xlabel=r"$\delta$", ylabel=r"$\mu_2$")
     for ax in (left, middle, right):
         ax.axline((1, 1), (2, 2), color="0.4", lw=0.8)
-    finish(left, middle, right)

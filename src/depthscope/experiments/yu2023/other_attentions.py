@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.metrics import lambda_2, t_sim, xi
@@ -77,4 +76,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     left.set(title="token similarity t_sim", xlabel="block", ylim=(-0.02, 1.05))
     middle.set(title=r"$\xi_1/\xi_2$ of step 1", xlabel="block", ylim=(1, 2.6))
     right.set(title=r"$|\lambda_2(P)|$", xlabel="block", ylim=(0, None))
-    finish(left, middle, right)

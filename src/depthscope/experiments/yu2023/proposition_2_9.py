@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import UsageError
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim
 from depthscope.experiments.progress import track
 from depthscope.experiments.random import KINDS, drawn_xi, random_attention, random_tokens
@@ -88,4 +87,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
         ax.axline((1, 1), (2, 2), color="0.4", lw=0.8)
         ax.set(title=f"h = {h}", xlabel="(18) with E[eta]")
     panels[0].set_ylabel("mean of r over draws of W")
-    finish(*panels)

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import UsageError
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim
 from depthscope.experiments.progress import track
 from depthscope.metrics import t_div
@@ -88,4 +87,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
         right.axhline(limit_factor(alpha), color=f"C{index}", ls=":", lw=1)
     left.set(title="token diversity t_div", xlabel="block")
     right.set(title=r"factor per block (dotted: $1/(1+\alpha^2)$)", xlabel="block", ylim=(0, 1.05))
-    finish(left, right)

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import UsageError
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.metrics import xi
@@ -107,4 +106,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     left.set_yscale("log")
     left.set(title="feed-forward step", xlabel="t_sim of X, before the norm", ylabel=r"$\xi_1/\xi_2$")
     right.set(title="layer norm", xlabel="t_sim of X", ylim=(0.8, 1.2))
-    finish(left, right)
