@@ -55,7 +55,7 @@ def module_of(name: str) -> ModuleType:
 class Reproduction(Record):
     """What one experiment gave: its settings, its numbers, and the claims that were held against them."""
 
-    FORMAT = "depthscope.reproduction"
+    FORMAT, VERSION = "depthscope.reproduction", 2  # 1 had no folder in some experiments with trainings
 
     name: str
     config: Any

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from depthscope.experiments.races import Race
+from depthscope.records import since
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class Trainings:
 
     LEAST = {"trials": 1}
     trials: int = 3
-    folder: str = ""
+    folder: str = since(2, default="")  # depth_race, placement and learning_rate had none
     side_by_side: bool = True
     seed: int = 0
 
