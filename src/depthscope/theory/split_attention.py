@@ -36,15 +36,7 @@ class Split:
 
 
 def split_attention(
-    tokens: Split,
-    W_Q: Tensor,
-    W_K: Tensor,
-    b_Q: Tensor,
-    W_V: Tensor,
-    W_O: Tensor,
-    *,
-    offset: Tensor,
-    scale: float,
+    tokens: Split, W_Q: Tensor, W_K: Tensor, b_Q: Tensor, W_V: Tensor, W_O: Tensor, *, offset: Tensor, scale: float
 ) -> Split:
     """SA(X) = sum_h P_h X W_V,h W_O,h + 1 offset^T,  P_h = softmax((X W_Q,h + b_Q,h) (X W_K,h)^T scale), in two parts.
 
