@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from depthscope.experiments.chains import ChainSizes, stacked
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.metrics import delta, omega, t_div, t_sim, xi
-from depthscope.models.design import Design
 from depthscope.models.trials import chain
 
 LAWS = ("unit_gain", "paper_literal")
@@ -26,17 +26,12 @@ FLOOR = 1e-10  # of t_div: below it float32 noise takes part
 
 
 @dataclass(frozen=True)
-class Config:
-    """Section 2.4; the feed-forward width is not given there, 2 d is Table 1's ratio."""
+class Config(ChainSizes):
+    """Section 2.4."""
 
     trials: int = 50
-    n: int = 64
-    d: int = 512
-    h: int = 8
-    q: int = 1024
     depth: int = 20
     alpha: float = 1.0
-    seed: int = 0
 
 
 SMOKE = Config(trials=24, d=128, q=256)
@@ -44,13 +39,11 @@ SMOKE = Config(trials=24, d=128, q=256)
 
 def run(cfg: Config) -> dict[str, Tensor]:
     """Means over trials: t_sim (laws, depth + 1), ratio xi_1 / xi_2 (laws, depth, 4), delta and omega (laws, depth)."""
-    results = [_one_law(cfg, law, index * cfg.depth) for index, law in enumerate(LAWS)]
-    return {name: torch.stack([r[name] for r in results]) for name in results[0]}
+    return stacked([_one_law(cfg, law, index * cfg.depth) for index, law in enumerate(LAWS)])
 
 
 def _one_law(cfg: Config, law: str, done: int) -> dict[str, Tensor]:
-    design = Design(depth=cfg.depth, d=cfg.d, h=cfg.h, q=cfg.q, alpha=cfg.alpha, weights=law)
-    X = torch.randn(cfg.trials, cfg.n, cfg.d)
+    design, X = cfg.design(cfg.depth, alpha=cfg.alpha, weights=law), cfg.tokens()
     similarity, diversity, ratios, deltas, omegas = [t_sim(X)], [], [], [], []
     for states in track(chain(design, X, pattern=True), cfg.depth * len(LAWS), done=done):
         pairs = [xi(states[a], states[b]) for a, b in pairwise(STEPS)]

@@ -13,25 +13,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from depthscope.experiments.chains import ChainSizes, stacked
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.metrics import delta, lambda_2, omega, t_sim
 from depthscope.models.block import Block
-from depthscope.models.design import Design
 from depthscope.theory import expected_ratio, expected_xi, mu_bar, mu_bounds, ratio_estimate
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(ChainSizes):
     """Section 2.4 with 1000 trials."""
 
     trials: int = 1000
-    n: int = 64
-    d: int = 512
-    h: int = 8
-    q: int = 1024
     depth: int = 20
-    seed: int = 0
 
 
 SMOKE = Config(trials=200, n=32, d=64, h=4, q=128, depth=12)
@@ -60,7 +55,7 @@ def ratios_of_draws(X: Tensor, P: Tensor, trials: int) -> Tensor:
 @torch.no_grad()
 def run(cfg: Config) -> dict[str, Tensor]:
     """Per block: t_sim of X, mean and standard error of xi_1 / xi_2, its exact expectation, and both estimates."""
-    design = Design(depth=cfg.depth, d=cfg.d, h=cfg.h, q=cfg.q)
+    design = cfg.design(cfg.depth)
     X = torch.randn(cfg.n, cfg.d)
     rows = []
     for index in track(range(cfg.depth), cfg.depth):
@@ -79,7 +74,7 @@ def run(cfg: Config) -> dict[str, Tensor]:
             }
         )
         X = block(X)
-    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+    return stacked(rows)
 
 
 def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from depthscope.experiments.chains import ChainSizes
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.metrics import t_sim
-from depthscope.models.design import Design
 from depthscope.models.trials import chain
 from depthscope.theory import expected_energy
 
@@ -23,16 +23,10 @@ WIRINGS = ("post_norm", "pre_norm")
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(ChainSizes):
     """The sizes of section 2.4."""
 
-    trials: int = 20
-    n: int = 64
-    d: int = 512
-    h: int = 8
-    q: int = 1024
     depth: int = 40
-    seed: int = 0
 
 
 SMOKE = Config(trials=16, n=32, d=128, q=256, depth=24)
@@ -45,11 +39,11 @@ def energy(X: Tensor) -> Tensor:
 
 def run(cfg: Config) -> dict[str, Tensor]:
     """Means over trials: t_sim of both wirings (2, depth + 1); norms in pre-norm, and (20) against |Y|^2, (depth,)."""
-    start = torch.randn(cfg.trials, cfg.n, cfg.d)
+    start = cfg.tokens()
     numbers: dict[str, list[Tensor]] = {name: [t_sim(start).mean()] for name in WIRINGS}
     for name in ("X", "X_hat", "SA", "energy", "predicted", "measured"):
         numbers[name] = []
-    designs = [Design(depth=cfg.depth, d=cfg.d, h=cfg.h, q=cfg.q, wiring=wiring) for wiring in WIRINGS]
+    designs = [cfg.design(cfg.depth, wiring=wiring) for wiring in WIRINGS]
     post, pre = chain(designs[0], start), chain(designs[1], start, pattern=True)
     for after, states in track(zip(post, pre, strict=True), cfg.depth):
         numbers["post_norm"].append(t_sim(after["out"]).mean())

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import UsageError
+from depthscope.experiments.chains import stacked
 from depthscope.experiments.claim import Claim
 from depthscope.experiments.progress import track
 from depthscope.experiments.random import KINDS, drawn_xi, random_attention, random_tokens
@@ -40,7 +41,7 @@ SMOKE = Config(draws=2000)
 
 def run(cfg: Config) -> dict[str, Tensor]:
     """Per number of heads, (heads, kinds * cases): mean of r, its standard error, and (18) with the exact E[eta]."""
-    rows: dict[str, list[Tensor]] = {"measured": [], "error": [], "predicted": [], "without_eta": []}
+    rows = []
     for h in track(cfg.heads, len(cfg.heads)):
         count = cfg.cases * len(KINDS)
         X = random_tokens(count, cfg.n, cfg.d)
@@ -51,11 +52,10 @@ def run(cfg: Config) -> dict[str, Tensor]:
         mu_1, mu_2 = (mu_bar(m) for m in mu(X, P))
         law = {"alpha": alpha, "d": cfg.d, "sigma": sigma}
         eta = expected_eta(X, P, alpha=alpha, sigma=sigma)
-        rows["measured"].append(r.mean(0))
-        rows["error"].append(r.std(0) / cfg.draws**0.5)
-        rows["predicted"].append(expected_rate(t_sim(X), mu_1, mu_2, eta=eta, **law))
-        rows["without_eta"].append(expected_rate(t_sim(X), mu_1, mu_2, **law))
-    return {name: torch.stack(values) for name, values in rows.items()}
+        rates = {"predicted": expected_rate(t_sim(X), mu_1, mu_2, eta=eta, **law)}
+        rates["without_eta"] = expected_rate(t_sim(X), mu_1, mu_2, **law)
+        rows.append({"measured": r.mean(0), "error": r.std(0) / cfg.draws**0.5, **rates})
+    return stacked(rows)
 
 
 def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
