@@ -70,13 +70,9 @@ def _zero(tau: Tensor, growth: Tensor) -> Tensor:
 
 
 def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
+    says = "tau at the transition, minus 1 - 1/sqrt(1 + alpha^2)"
     rows = [
-        (
-            f"alpha = {alpha:g}: tau at the transition, minus 1 - 1/sqrt(1 + alpha^2)",
-            found - critical_tau(alpha=alpha),
-            -0.03,
-            0.03,
-        )
+        (f"alpha = {alpha:g}: {says}", found - critical_tau(alpha=alpha), -0.03, 0.03)
         for alpha, found in zip(cfg.alphas, numbers["transition"].tolist(), strict=True)
     ]
     below, above = numbers["growth"][:, 0], numbers["growth"][:, -1]

@@ -157,15 +157,11 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     closed = (numbers["closed"] - numbers["measured"]).abs()
     closed = closed[~closed.isnan()]
     worst = off.topk(min(4, len(cases))).indices.tolist()
+    within = off[reached].max()
     return [
         *stated(
             cfg.trials,
-            (
-                "within reach (v <= 4, tau off its critical value by 0.1): largest error of g",
-                off[reached].max(),
-                0.0,
-                CLOSE,
-            ),
+            ("within reach (v <= 4, tau off its critical value by 0.1): largest error of g", within, 0.0, CLOSE),
             ("within reach: mean error of g", off[reached].mean(), 0.0, 0.01),
             ("designs with an error of 0.02 or less", (off <= CLOSE).sum(), min(20, 0.9 * len(cases)), len(cases)),
             ("all designs: share with an error of 0.02 or less", (off <= CLOSE).double().mean(), 0.9, 1.0),

@@ -104,16 +104,12 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
         pure = collapse(curves[:, arm["attention only"]])
         full = float(curves[:, arm["whole model"], -1].min())
         met += pure <= WITHIN and full > 0.1
+        unskipped = collapse(curves[:, arm["+ MLP without its skip"]])
         made += stated(
             cfg.seeds,
             (f"{family}: attention only, block from which the residual is below 0.001", pure, 1, WITHIN),
             (f"{family}: + MLP, the same", collapse(curves[:, arm["+ MLP"]]), 1, WITHIN),
-            (
-                f"{family}: + MLP without its skip, the same",
-                collapse(curves[:, arm["+ MLP without its skip"]]),
-                1,
-                WITHIN,
-            ),
+            (f"{family}: + MLP without its skip, the same", unskipped, 1, WITHIN),
             (f"{family}: + skip, residual after the last block", curves[:, arm["+ skip"], -1].min(), 0.01, 2.0),
             (f"{family}: whole model, residual after the last block", full, 0.1, 2.0),
         )

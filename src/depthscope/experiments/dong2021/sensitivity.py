@@ -163,15 +163,11 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     formulas = [depth[k] for k in ("softmax", "uniform", "sigmoid", "gaussian", "sinkhorn", "drawn P")]
     r = numbers["residual"].log().mean(1)  # (kinds, depth + 1)
     softmax, drawn = (r[list(KINDS).index(kind)] for kind in ("softmax", "drawn P"))
+    bend = (drawn[6] - 2 * drawn[5] + drawn[4]).exp()
     return stated(
         cfg.trials,
         ("the rate is cubic: log r_4 / log r_3 of attention alone", softmax[4] / softmax[3], 2.5, 3.5),
-        (
-            "P that ignores the tokens: an exponential only, (r_6 / r_5) / (r_5 / r_4)",
-            (drawn[6] - 2 * drawn[5] + drawn[4]).exp(),
-            0.7,
-            1.4,
-        ),
+        ("P that ignores the tokens: an exponential only, (r_6 / r_5) / (r_5 / r_4)", bend, 0.7, 1.4),
         ("attention alone: layers until the residual is below 1e-3", depth["softmax"], 1, 6),
         ("so it is for every formula, P drawn at random included: most layers", max(formulas), 1, 6),
         ("wider networks collapse no later: layers at four times the width", depth["width x 4"], 1, 6),

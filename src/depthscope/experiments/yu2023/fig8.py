@@ -57,13 +57,9 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     exact, small = numbers["exact"].abs(), numbers["t"] <= max(0.1, 1 / cfg.points)
     size = exact.amax(-1).mean(-1)  # (widths,): the largest over t, mean over shapes
     grows = exact[0, :, -1].mean() / exact[0][:, small].mean()
+    largest = exact[0][:, small].max()
     made = [
-        (
-            f"(a) for t <= 0.1 E[eta] is close to 0 even for d = {cfg.widths[0]} (largest)",
-            exact[0][:, small].max(),
-            0,
-            0.01,
-        ),
+        (f"(a) for t <= 0.1 E[eta] is close to 0 even for d = {cfg.widths[0]} (largest)", largest, 0, 0.01),
         (f"(b) near t = 1 E[eta] is larger (t = 1 over t <= 0.1, d = {cfg.widths[0]})", grows, 2.0, torch.inf),
     ]
     for narrow, wide, a, b in zip(cfg.widths, cfg.widths[1:], size, size[1:], strict=False):
