@@ -7,6 +7,8 @@ from typing import Any
 from depthscope.experiments.races import Race
 from depthscope.records import since
 
+Choices = dict[str, Any]
+
 
 @dataclass(frozen=True)
 class Trainings:
@@ -26,7 +28,7 @@ class Trainings:
         return range(self.seed, self.seed + self.trials)
 
     def race(
-        self, arms: Iterable[str], model: dict[str, Any], recipe: dict[str, Any], task: str = "digits", **options: Any
+        self, arms: Iterable[str], model: Choices, recipe: Choices, task: str = "digits", /, **options: Any
     ) -> Race:
         """These arms with these seeds; options are those of the task."""
         return Race(tuple(arms), self.seeds, model, recipe, task, options, self.side_by_side, self.folder)
@@ -57,7 +59,7 @@ class TextSizes(Sizes):
     steps: int = 256
     test: int = 16_384
 
-    def text_race(self, arms: Iterable[str], depth: int, recipe: dict[str, Any], **options: Any) -> Race:
+    def text_race(self, arms: Iterable[str], depth: int, recipe: Choices, **options: Any) -> Race:
         """One epoch, a cosine from the rate to 0; what `recipe` and `options` say comes on top."""
         recipe = {"epochs": 1, "batch": self.batch, "schedule": "cosine"} | recipe
         options |= {"segment": self.segment, "test": self.test, "epoch_tokens": self.steps * self.batch * self.segment}
