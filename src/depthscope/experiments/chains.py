@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from depthscope.metrics import t_div, t_sim
 from depthscope.models.design import Design
 
 
@@ -27,6 +28,11 @@ class ChainSizes:
     def tokens(self) -> Tensor:
         """X (trials, n, d), independent."""
         return torch.randn(self.trials, self.n, self.d)
+
+
+def log_odds(X: Tensor) -> Tensor:
+    """log(t_sim / t_div), without the rounding of 1 - t_sim."""
+    return t_sim(X).log() - t_div(X).log()
 
 
 def stacked(rows: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:

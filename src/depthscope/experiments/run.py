@@ -121,14 +121,9 @@ def results(path: str | Path) -> dict[str, Reproduction]:
         if "format" not in record:  # written before records had one form
             name = next((name for name in names() if name.partition("/")[2] == item), item)
             claims = [Claim.of_words(claim) for claim in record["claims"]]
-            made = {part: record[part] for part in made_with()}
-            record |= {
-                "format": Reproduction.FORMAT,
-                "version": 1,
-                "name": name,
-                "claims": plain(claims),
-                "versions": made,
-            }
+            versions = {part: record[part] for part in made_with()}
+            record |= {"format": Reproduction.FORMAT, "version": 1, "name": name, "versions": versions}
+            record["claims"] = plain(claims)
         found[record["name"]] = Reproduction.from_dict(record)
     return found
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from depthscope.experiments.chains import log_odds
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
-from depthscope.metrics import t_div, t_sim
 from depthscope.models.design import Design
 from depthscope.models.trials import chain
 from depthscope.remedies.de_escalate import DeEscalate
@@ -56,11 +56,7 @@ def _growth(cfg: Config, alpha: float, tau: float) -> Tensor:
     remedy, last = DeEscalate(tau), X
     for states in chain(Design(cfg.depth, cfg.d, 4, alpha=alpha), X, between=remedy):
         last = remedy(states["out"])
-    return ((_log_odds(last) - _log_odds(X)) / cfg.depth).mean()
-
-
-def _log_odds(X: Tensor) -> Tensor:
-    return t_sim(X).log() - t_div(X).log()
+    return ((log_odds(last) - log_odds(X)) / cfg.depth).mean()
 
 
 def _zero(tau: Tensor, growth: Tensor) -> Tensor:

@@ -38,6 +38,7 @@ class Config:
 SMOKE = Config(trials=4, n=32, d=64, depth=12)
 
 COLLAPSED = 1e-3
+MASKS = ("causal", "window", "window + global")
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,7 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     formulas = [depth[k] for k in ("softmax", "uniform", "sigmoid", "gaussian", "sinkhorn", "drawn P")]
     r = numbers["residual"].log().mean(1)  # (kinds, depth + 1)
     softmax, drawn = (r[list(KINDS).index(kind)] for kind in ("softmax", "drawn P"))
+    later = depth["softmax"] + 1
     bend = (drawn[6] - 2 * drawn[5] + drawn[4]).exp()
     return stated(
         cfg.trials,
@@ -172,12 +174,7 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
         ("so it is for every formula, P drawn at random included: most layers", max(formulas), 1, 6),
         ("wider networks collapse no later: layers at four times the width", depth["width x 4"], 1, 6),
         ("a norm makes no difference: layers without", depth["no norm"], 1, 6),
-        (
-            "a narrow window delays it far: layers until 1e-3, each token sees three",
-            depth["window"],
-            depth["softmax"] + 1,
-            10**3,
-        ),
+        ("a narrow window delays it far: layers until 1e-3, each token sees three", depth["window"], later, 10**3),
         ("large scores delay or stop it: residual at the end, scores x 16", last["scores x 16"], COLLAPSED, 2.0),
         ("an FFN alone does not stop it, at He's gain: residual at the end", last["FFN gain 1"], 0, COLLAPSED),
         ("with skips the residual stays: at the end", last["skip"], 0.01, 2.0),
@@ -187,16 +184,7 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
 def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     panels = {
         "formula, scores": ("softmax", "uniform", "sigmoid", "sinkhorn", "drawn P", "scores x 4", "scores x 16"),
-        "sizes, masks": (
-            "softmax",
-            "width / 4",
-            "width x 4",
-            "16 heads",
-            "causal",
-            "window",
-            "window + global",
-            "linformer",
-        ),
+        "sizes, masks": ("softmax", "width / 4", "width x 4", "16 heads", *MASKS, "linformer"),
         "norms, FFN, skips": ("softmax", "no norm", "FFN gain 1", "FFN gain 16, no norm", "skip", "skip, FFN"),
     }
     axes = figure.subplots(1, len(panels), sharey=True)

@@ -48,12 +48,8 @@ def run(cfg: Config) -> dict[str, Tensor]:
     mu_1, mu_2 = mu(X, P)
     low, high = mu_bounds(omega(X, P), delta(P))
     rows = {"measured": measured, "predicted": predicted, "error": errors}
-    return {name: torch.stack(values, 1) for name, values in rows.items()} | {
-        "mu_1": mu_1,
-        "mu_1_lower": low,
-        "mu_2": mu_2,
-        "mu_2_upper": high,
-    }
+    bounds = {"mu_1": mu_1, "mu_1_lower": low, "mu_2": mu_2, "mu_2_upper": high}
+    return {name: torch.stack(values, 1) for name, values in rows.items()} | bounds
 
 
 def hardest_tokens(X: Tensor, P: Tensor) -> Tensor:

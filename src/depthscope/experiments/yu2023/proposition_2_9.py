@@ -12,7 +12,7 @@ from torch import Tensor
 
 from depthscope.errors import UsageError
 from depthscope.experiments.chains import stacked
-from depthscope.experiments.claim import Claim
+from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.experiments.random import KINDS, drawn_xi, random_attention, random_tokens
 from depthscope.metrics import mu, t_sim
@@ -66,18 +66,11 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
         equation = "(13)" if h == 1 else "(18)"
         says = f"{equation} with h = {h} (share of cases within 3 standard errors)"
         made.append(Claim(says, float((row.abs() <= 3).double().mean()), 0.95, 1.0, row.numel()))
-    rms = float(z.square().mean().sqrt())
-    return [
-        *made,
-        Claim("no bias (root mean square of the gaps in standard errors)", rms, 0.75, 1.25, z.numel()),
-        Claim(
-            f"E[eta] is small already at d = {cfg.d} (mean change of r without it)",
-            float(rough.mean()),
-            0.0,
-            0.05,
-            z.numel(),
-        ),
-    ]
+    return made + stated(
+        z.numel(),
+        ("no bias (root mean square of the gaps in standard errors)", z.square().mean().sqrt(), 0.75, 1.25),
+        (f"E[eta] is small already at d = {cfg.d} (mean change of r without it)", rough.mean(), 0.0, 0.05),
+    )
 
 
 def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
