@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import CheckpointError, DepthscopeError
+from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import tell
 from depthscope.experiments.races import one_thread
+from depthscope.experiments.trainings import Trainings
 from depthscope.metrics import relative_residual
 from depthscope.models.tagger import Tagger
 from depthscope.training import checkpoint
@@ -120,15 +122,11 @@ def _built(job: Job) -> Trained:
     return Trained(task, run, model, fresh)  # type: ignore[arg-type]
 
 
-def whole_model(name: str, cfg: Any) -> dict[str, Tensor]:
-    """What the experiments on one task have in common: its Config says the SIZES, trials, seed, folder, side_by_side.
-
-    accuracy: on the test split, (seeds,); chance; step, curve: validation accuracy on the way, (3, steps); residual:
-    (3, states).
-    """
+def whole_model(name: str, cfg: Trainings) -> dict[str, Tensor]:
+    """accuracy: on the test split, (seeds,); chance; step, curve: validation accuracy on the way, (3, steps); residual:
+    (3, states)."""
     settings = {size: getattr(cfg, size) for size in SIZES[name]}
-    seeds = range(cfg.seed, cfg.seed + cfg.trials)
-    found = trained({name: settings}, seeds, side_by_side=cfg.side_by_side, folder=cfg.folder)[name]
+    found = trained({name: settings}, cfg.seeds, side_by_side=cfg.side_by_side, folder=cfg.folder)[name]
     step, curve = learning_curve(found)
     return {
         "accuracy": torch.tensor([each.run.final["test"]["accuracy"] for each in found]),
@@ -173,7 +171,18 @@ def _states(model: Tagger, inputs: Tensor) -> list[Tensor]:
     return states
 
 
-def draw_learning(figure: Any, numbers: dict[str, Tensor], lines: dict[str, float]) -> tuple[Any, Any]:
+def claims_of(numbers: dict[str, Tensor], cfg: Trainings, *rows: tuple[str, Tensor, float, float]) -> list[Claim]:
+    """The rows of one task, and what holds for all: tokens stay apart with residual connections, and not without."""
+    _, whole, pure = numbers["residual"][:, -1]
+    return stated(
+        cfg.trials,
+        *rows,
+        ("relative residual after the last block, whole model", whole, 0.3, math.inf),
+        ("the same with the residual connections taken out", pure, 0.0, 1e-3),
+    )
+
+
+def draw_learning(figure: Any, numbers: dict[str, Tensor], title: str, lines: dict[str, float]) -> None:
     """Accuracy while it learns, with lines to compare; relative residual by block."""
     learned, left = figure.subplots(1, 2)
     mean, low, high = numbers["curve"]
@@ -186,10 +195,9 @@ def draw_learning(figure: Any, numbers: dict[str, Tensor], lines: dict[str, floa
     for (label, value), style in zip(lines.items(), ("--", ":", "-."), strict=False):
         if not math.isnan(value):
             learned.axhline(value, color="0.4", ls=style, lw=1, label=f"{label} {value:.3g}")
-    learned.set(xlabel="step", ylabel="accuracy", ylim=(0, 1.03))
+    learned.set(title=title, xlabel="step", ylabel="accuracy", ylim=(0, 1.03))
     labels = ("at the start", "trained", "trained, residual connections taken out")
     for row, label, colour in zip(numbers["residual"], labels, ("C7", "C0", "C3"), strict=True):
         left.semilogy(row.clamp_min(1e-17), "o-", ms=3, color=colour, label=label)
     left.axhline(torch.finfo(torch.float64).eps, color="0.4", ls=":", lw=1, label="rounding of float64")
     left.set(xlabel="block", ylabel="relative residual", title="how far tokens are from all alike")
-    return learned, left

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from depthscope.errors import RecordError, UnknownNameError, UsageError
+from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim
 from depthscope.experiments.progress import listening
 from depthscope.files import check_writable, whole_file
@@ -54,7 +55,7 @@ def module_of(name: str) -> ModuleType:
 class Reproduction(Record):
     """What one experiment gave: its settings, its numbers, and the claims that were held against them."""
 
-    FORMAT = "depthscope.reproduction"
+    FORMAT, VERSION = "depthscope.reproduction", 2  # 1 had no folder in some experiments with trainings
 
     name: str
     config: Any
@@ -72,6 +73,7 @@ class Reproduction(Record):
     def draw(self, figure: Any = None) -> Any:
         figure = new_figure((12, 4)) if figure is None else figure
         module_of(self.name).draw(self.numbers, self.config, figure)
+        finish(figure)
         return figure
 
     def figure(self) -> Any:
@@ -119,14 +121,9 @@ def results(path: str | Path) -> dict[str, Reproduction]:
         if "format" not in record:  # written before records had one form
             name = next((name for name in names() if name.partition("/")[2] == item), item)
             claims = [Claim.of_words(claim) for claim in record["claims"]]
-            made = {part: record[part] for part in made_with()}
-            record |= {
-                "format": Reproduction.FORMAT,
-                "version": 1,
-                "name": name,
-                "claims": plain(claims),
-                "versions": made,
-            }
+            versions = {part: record[part] for part in made_with()}
+            record |= {"format": Reproduction.FORMAT, "version": 1, "name": name, "versions": versions}
+            record["claims"] = plain(claims)
         found[record["name"]] = Reproduction.from_dict(record)
     return found
 
@@ -181,13 +178,13 @@ def run_one(
     return Reproduction(name, config, smoke, numbers, module.claims(numbers, config), time.perf_counter() - begin)
 
 
-# A module whose experiment makes sense with less says so in a LEAST of its own.
-LEAST = {"seed": 0, "n": 2, "depth": 2, "trials": 2, "draws": 2, "cases": 2, "pairs": 8, "points": 10}
+# A Config whose experiment makes sense with less says so in a LEAST of its own.
+LEAST = {"seed": 0, "n": 2, "depth": 2, "trials": 2, "draws": 2, "cases": 2, "pairs": 8, "points": 10, "segment": 2}
 
 
 def configured(name: str, config: Any, settings: dict[str, Any]) -> Any:
     """The settings put into an experiment's Config, held to the kind of its defaults and the LEAST that makes sense."""
-    bounds = LEAST | getattr(module_of(name), "LEAST", {})
+    bounds = LEAST | getattr(config, "LEAST", {})
     for key, value in settings.items():
         like = getattr(config, key)
         value = settings[key] = tuple(value) if isinstance(value, list) else value

@@ -5,7 +5,7 @@ or bad and models deep, and beats FeatScale; the later ones that smoothing rathe
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.races import Race, ends, run_race
+from depthscope.experiments.trainings import Sizes
 from depthscope.training.lane import Lane
 from depthscope.training.significance import LEVEL, holm, paired
 
@@ -31,34 +32,24 @@ CONTROL = (("symmetric", "free"), ("sharpen", "symmetric"), ("smooth", "symmetri
 PAIRS = (*FIRST, *LATER, ("FeatScale", "free"), *CONTROL)
 DIGITS = 360  # test images
 TAUGHT = 5  # epochs, from which on it is asked who is better
+Row = tuple[str, float | Tensor, float, float]  # of a claim: what is said, the value, low, high
+Said = tuple[list[Row], dict[str, list["Ahead"]]]
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """A ViT of width d with h heads and feed-forward width q, trained on digits; trials: seeds.
+class ImageSizes(Sizes):
+    """Of a ViT, trained on digits.
 
     cifar: where CIFAR-10 is (its folder, a .npz or a hub id), to train on a part of it too; "" leaves it out.
-    folder: where trainings are kept, and go on; "" keeps none.
     """
 
-    d: int = 32
-    h: int = 4
-    q: int = 64
     epochs: int = 10
-    batch: int = 64
     lr: float = 1e-3
     trials: int = 5
     cifar: str = ""
     cifar_train: int = 4000
     cifar_test: int = 2000
     cifar_epochs: int = 8
-    folder: str = ""
-    side_by_side: bool = True
-    seed: int = 0
-
-    @property
-    def seeds(self) -> range:
-        return range(self.seed, self.seed + self.trials)
 
 
 @dataclass(frozen=True)
@@ -70,16 +61,27 @@ class Setting:
     times: float = 1.0
 
 
-def data_of(cfg: Sizes) -> dict[str, int]:
+def data_of(cfg: ImageSizes) -> dict[str, int]:
     """What is trained on, and how many test images it has."""
     return {"digits": DIGITS} | ({"CIFAR-10": cfg.cifar_test} if cfg.cifar else {})
 
 
-def epochs_of(cfg: Sizes, data: str) -> int:
+def epochs_of(cfg: ImageSizes, data: str) -> int:
     return cfg.epochs if data == "digits" else cfg.cifar_epochs
 
 
-def train_all(cfg: Sizes, settings: Sequence[Setting]) -> list[list[list[Lane]]]:
+def outcome(cfg: ImageSizes, settings: Sequence[Setting]) -> dict[str, Tensor]:
+    """What is measured of all trainings at the end, each (data, settings, arms, seeds)."""
+    lanes = train_all(cfg, settings)
+    return {
+        "test_accuracy": measured(lanes, "test", "accuracy"),
+        "test_loss": measured(lanes, "test", "loss"),
+        "train_loss": measured(lanes, "train", "loss"),
+        "hfc_lfc": high_to_low(lanes),
+    }
+
+
+def train_all(cfg: ImageSizes, settings: Sequence[Setting]) -> list[list[list[Lane]]]:
     """Lanes of all arms with all seeds, by data and by setting."""
     races = [[races_of(cfg, data, setting) for setting in settings] for data in data_of(cfg)]
     done, total = 0, sum(race.runs for rows in races for row in rows for race in row)
@@ -100,20 +102,13 @@ def joined(lane: Lane, other: Lane) -> Lane:
     return replace(lane, runs=lane.runs | other.runs)
 
 
-def races_of(cfg: Sizes, data: str, setting: Setting) -> list[Race]:
+def races_of(cfg: ImageSizes, data: str, setting: Setting) -> list[Race]:
     """One race; or one for each seed where something is drawn, for the draw is then a part of the spread."""
     cifar = {"data": cfg.cifar, "train": cfg.cifar_train, "test": cfg.cifar_test} if data == "CIFAR-10" else {}
     epochs = max(1, round(setting.times * epochs_of(cfg, data)))
-    race = Race(
-        arms=tuple(ARMS.values()),
-        seeds=cfg.seeds,
-        model={"depth": setting.depth, "d": cfg.d, "h": cfg.h, "q": cfg.q},
-        recipe={"epochs": epochs, "batch": cfg.batch, "lr": cfg.lr, "eval_every": epochs, "log_every": 0},
-        task="cifar10" if cifar else "digits",
-        options={**cifar, **setting.options},
-        side_by_side=cfg.side_by_side,
-        folder=cfg.folder,
-    )
+    recipe = {"epochs": epochs, "batch": cfg.batch, "lr": cfg.lr, "eval_every": epochs, "log_every": 0}
+    options, task = {**cifar, **setting.options}, "cifar10" if cifar else "digits"
+    race = cfg.race(ARMS.values(), cfg.model(setting.depth), recipe, task, **options)
     if not setting.options:
         return [race]
     return [replace(race, seeds=(seed,), options=race.options | {"data_seed": seed}) for seed in cfg.seeds]
@@ -157,7 +152,7 @@ class Ahead:
 
 
 def compared(
-    scores: Tensor, arms: Sequence[str], pairs: Sequence[tuple[str, str]], resolution: float = 0.0
+    scores: Tensor, arms: Sequence[str] = tuple(ARMS), pairs: Sequence[tuple[str, str]] = PAIRS, resolution: float = 0.0
 ) -> list[list[Ahead]]:
     """scores (settings, arms, seeds) -> for each setting and pair of arms who is ahead: paired t-tests over seeds.
 
@@ -172,7 +167,7 @@ def compared(
     return found
 
 
-def sign_is_seen(data: str, hfc_lfc: Tensor) -> tuple[str, Tensor, float, float]:
+def sign_is_seen(data: str, hfc_lfc: Tensor) -> Row:
     """The row of a claim: HFC/LFC (settings, arms, seeds) is larger where blocks sharpen than where they smooth."""
     of = dict(zip(ARMS, hfc_lfc.mean(-1).unbind(1), strict=True))
     apart = (of["sharpen"] / of["smooth"]).min()
@@ -193,3 +188,21 @@ def versions(where: str, row: Sequence[Ahead], trials: int) -> list[Claim]:
         if not math.isnan(found[one, other].p)
     ]
     return stated(trials, *rows, expected=False)
+
+
+def claims_of(numbers: dict[str, Tensor], cfg: ImageSizes, taught: Callable[[str, int, float], Said]) -> list[Claim]:
+    """For each data set: the sign is seen; and where models had time to learn, what `taught` says of them.
+
+    taught(data, its place in the numbers, the smallest step of an accuracy) -> rows of claims, and for each setting
+    that is asked about, in words, who is ahead.
+    """
+    rows: list[Row] = []
+    reported: list[Claim] = []
+    for place, (data, count) in enumerate(data_of(cfg).items()):
+        rows.append(sign_is_seen(data, numbers["hfc_lfc"][place]))
+        if epochs_of(cfg, data) >= TAUGHT:
+            more, asked = taught(data, place, 1 / count)
+            rows += more
+            for where, ahead in asked.items():
+                reported += versions(where, ahead, cfg.trials)
+    return [*stated(cfg.trials, *rows), *reported]

@@ -6,25 +6,23 @@ from typing import Any
 
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
 from depthscope.experiments.races import line_style
-from depthscope.experiments.smoothing_arms import ARMS, PAIRS, Ahead, Sizes, compared, data_of
+from depthscope.experiments.smoothing_arms import ARMS, PAIRS, Ahead, ImageSizes, compared, data_of
 
 
-def draw_settings(numbers: dict[str, Tensor], cfg: Sizes, names: Sequence[str], what: str, figure: Any) -> None:
+def draw_settings(numbers: dict[str, Tensor], cfg: ImageSizes, names: Sequence[str], what: str, figure: Any) -> None:
     """A row for each data set: accuracy and HFC/LFC over the settings of `what`, and who is ahead."""
     data = data_of(cfg)
     figure.set_size_inches(14, 4 * len(data))
     axes = figure.subplots(len(data), 3, squeeze=False, width_ratios=(1, 1, 1.6))
     for place, ((name, count), (accuracy, ratio, table)) in enumerate(zip(data.items(), axes, strict=True)):
         scores = numbers["test_accuracy"][place]
-        draw_lines(accuracy, scores, list(ARMS), names, f"{name}: test accuracy")
-        draw_lines(ratio, numbers["hfc_lfc"][place], list(ARMS), names, "HFC/LFC after the last block, trained")
+        draw_lines(accuracy, scores, names, f"{name}: test accuracy")
+        draw_lines(ratio, numbers["hfc_lfc"][place], names, "HFC/LFC after the last block, trained")
         for ax in (accuracy, ratio):
             ax.set_xlabel(what)
-        tested = compared(scores, list(ARMS), PAIRS, 1 / count)
+        tested = compared(scores, resolution=1 / count)
         draw_table(table, tested, PAIRS, names, f"{name}: points of test accuracy ahead, {over(cfg.trials)}")
-        finish(accuracy, ratio)
 
 
 def over(trials: int) -> str:
@@ -32,10 +30,10 @@ def over(trials: int) -> str:
     return f"{trials} seed{'' if trials == 1 else 's'}; bold: more than noise"
 
 
-def draw_lines(ax: Any, values: Tensor, arms: Sequence[str], names: Sequence[str], title: str) -> None:
+def draw_lines(ax: Any, values: Tensor, names: Sequence[str], title: str) -> None:
     """values (settings, arms, seeds): a line of means for each arm, a band from the lowest to the highest seed."""
     places = range(len(names))
-    for lane, arm in enumerate(arms):
+    for lane, arm in enumerate(ARMS):
         rows = values[:, lane]
         style = line_style(lane)
         ax.plot(places, rows.mean(1), marker="o", ms=4, label=arm, **style)

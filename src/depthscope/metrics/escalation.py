@@ -50,20 +50,10 @@ def escalation_rate(X: Tensor, Y: Tensor, *, mask: Tensor | None = None) -> Tens
 
 
 @metric(
-    "step",
-    takes=("X", "Y", "P"),
-    bounds=(-math.inf, math.inf),
-    invariant=("token order", "padding"),
-    default=False,
+    "step", takes=("X", "Y", "P"), bounds=(-math.inf, math.inf), invariant=("token order", "padding"), default=False
 )
 def eta(
-    X: Tensor,
-    Y: Tensor,
-    P: Tensor,
-    *,
-    alpha: float = 1.0,
-    sigma: float | None = None,
-    mask: Tensor | None = None,
+    X: Tensor, Y: Tensor, P: Tensor, *, alpha: float = 1.0, sigma: float | None = None, mask: Tensor | None = None
 ) -> Tensor:
     """How far one draw of the weights is from the expected ratio of growth.
 

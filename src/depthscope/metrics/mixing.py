@@ -88,12 +88,7 @@ def omega(X: Tensor, P: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
 
 @metric(
-    "attention",
-    takes=("X", "P"),
-    parts=("mu_1", "mu_2"),
-    bounds=(0, math.inf),
-    invariant=_INVARIANT,
-    formula=mu_of,
+    "attention", takes=("X", "P"), parts=("mu_1", "mu_2"), bounds=(0, math.inf), invariant=_INVARIANT, formula=mu_of
 )
 def mu(X: Tensor, P: Tensor, *, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """What attention keeps of the common part and of the centred part of X.

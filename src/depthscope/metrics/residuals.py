@@ -89,13 +89,7 @@ def relative_residual_l2(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
 
 @metric(
-    "state",
-    takes=("X",),
-    bounds=(0, math.inf),
-    invariant=_INVARIANT,
-    formula=_rank_one,
-    default=False,
-    costly=True,
+    "state", takes=("X",), bounds=(0, math.inf), invariant=_INVARIANT, formula=_rank_one, default=False, costly=True
 )
 def rank_one_residual(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """What is left of X without its strongest direction, relative to X: 0 when all tokens lie on one line.

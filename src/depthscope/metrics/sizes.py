@@ -56,11 +56,7 @@ def relative_residual(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
 
 @metric(
-    "state",
-    takes=("X",),
-    bounds=(0, math.inf),
-    invariant=("token order", "rotation", "padding"),
-    formula=_mean_norm,
+    "state", takes=("X",), bounds=(0, math.inf), invariant=("token order", "rotation", "padding"), formula=_mean_norm
 )
 def token_norm(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """Mean Euclidean norm of a token.

@@ -99,12 +99,7 @@ def delta(
 
 
 @metric(
-    "attention",
-    takes=("P",),
-    bounds=(0, 1),
-    invariant=("token order", "padding"),
-    formula=lambda_2_of,
-    estimated=True,
+    "attention", takes=("P",), bounds=(0, 1), invariant=("token order", "padding"), formula=lambda_2_of, estimated=True
 )
 def lambda_2(
     P: Tensor | None = None,

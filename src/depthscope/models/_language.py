@@ -48,6 +48,16 @@ def check_words(where: str, what: str, words: Tensor, vocabulary: int) -> None:
         )
 
 
+def first_positions(where: str, positions: Tensor, n: int) -> Tensor:
+    """The first n of the learned positions (most, d), (n, d)."""
+    if n > len(positions):
+        raise ShapeError(
+            f"{where}: sequences must have at most {len(positions)} tokens, as many as it has positions; got {n}. "
+            "Cut them, or build the model with a larger tokens=."
+        )
+    return positions[:n]
+
+
 def answers(where: str, vocabulary: TiedVocabulary, Y: Tensor, targets: Tensor | None) -> Tensor:
     """log p (B, n, V) of the words after each token Y (B, n, d); with targets (B, n) the loss of each, in nats."""
     if targets is None:

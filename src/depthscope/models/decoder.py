@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from depthscope.errors import ShapeError, UsageError
-from depthscope.models._language import answers, causal_design, check_rate, check_words
+from depthscope.errors import UsageError
+from depthscope.models._language import answers, causal_design, check_rate, check_words, first_positions
 from depthscope.models.adaptive import TiedVocabulary
 from depthscope.models.design import Design, check_size
 from depthscope.models.transformer import Transformer
@@ -35,13 +35,8 @@ class Decoder(nn.Module):
         check_words("decoder", "tokens", tokens, self.vocabulary.vocabulary)
         if memory is not None:
             raise UsageError(f"decoder: it has no memory; got {type(memory).__name__}. Give None, or transformer_xl.")
-        n, longest = tokens.shape[1], len(self.positions)
-        if n > longest:
-            raise ShapeError(
-                f"decoder: sequences must have at most {longest} tokens, as many as it has positions; got {n}. "
-                "Cut them, or build the model with a larger tokens=."
-            )
-        X = F.dropout(self.vocabulary(tokens) + self.positions[:n], self.dropout, self.training)
+        X = self.vocabulary(tokens) + first_positions("decoder", self.positions, tokens.shape[1])
+        X = F.dropout(X, self.dropout, self.training)
         Y = F.dropout(self.transformer(X), self.dropout, self.training)
         return answers("decoder", self.vocabulary, Y, targets), None
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.errors import ShapeError, UsageError
-from depthscope.models._language import check_words
+from depthscope.models._language import check_words, first_positions
 from depthscope.models.design import Design, check_size, design_of
 from depthscope.models.transformer import Transformer
 
@@ -41,15 +41,7 @@ class Tagger(nn.Module):
                 f"{inputs.dtype}. Give other inputs, or build the model with another channels=."
             )
         X = self.embed(inputs)
-        if self.positions is None:
-            return X
-        n, longest = inputs.shape[1], len(self.positions)
-        if n > longest:
-            raise ShapeError(
-                f"tagger: sequences must have at most {longest} tokens, as many as it has positions; got {n}. "
-                "Cut them, or build the model with a larger tokens=."
-            )
-        return X + self.positions[:n]
+        return X if self.positions is None else X + first_positions("tagger", self.positions, inputs.shape[1])
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.head(self.transformer(self.tokens(inputs)))

@@ -62,12 +62,7 @@ def limit_factor(alpha: Number = 1.0, *, d: Number | None = None, sigma: Number 
 
 
 def collapse_depth(
-    t_sim: Number,
-    *,
-    gain: Number | None = None,
-    alpha: Number = 1.0,
-    tau: Number = 0.0,
-    threshold: Number = 0.99,
+    t_sim: Number, *, gain: Number | None = None, alpha: Number = 1.0, tau: Number = 0.0, threshold: Number = 0.99
 ) -> Result:
     """After how many blocks token similarity passes a threshold.
 

@@ -66,12 +66,7 @@ def mu_bounds(omega: Number, delta: Number) -> tuple[Result, Result]:
 
 
 def expected_energy(
-    energy: Number,
-    mixed_energy: Number,
-    *,
-    alpha: Number = 1.0,
-    d: Number | None = None,
-    sigma: Number | None = None,
+    energy: Number, mixed_energy: Number, *, alpha: Number = 1.0, d: Number | None = None, sigma: Number | None = None
 ) -> Result:
     """Expected energy of the residual stream after a branch whose last weights are random.
 

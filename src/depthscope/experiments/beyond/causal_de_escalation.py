@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import UsageError
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.races import Race, draw_dots, ends, last_similarity, line_style, loss_by_frequency
 from depthscope.experiments.rates import run_at_best_rates, runs_at_best_rates
+from depthscope.experiments.trainings import TextSizes
 from depthscope.training.arms import rate_words
 from depthscope.training.honest import TOLERANCE
 
@@ -35,15 +35,11 @@ BESIDE = {"post-norm": "post_norm", "pre-norm": "pre_norm", MIDDLE: "de_escalate
 FORMS = ("prefix", "past")  # besides sink; the full mean sees the future (yu2023/fig7)
 TAUGHT = 150  # steps, from which on more is asked than who leaks
 LEARNED, ALIKE, NEAR, BEHIND = 0.4, 0.05, 0.1, 0.1  # nats
-LEAST = {"trials": 1, "segment": 2}  # that can be set
 
 
 @dataclass(frozen=True)
-class Config:
-    """forms, sites, taus: what the middle is changed to. depths: of the three, besides depth.
-
-    test: how many tokens of the test split are looked at. folder: where trainings are kept, and go on.
-    """
+class Config(TextSizes):
+    """forms, sites, taus: what the middle is changed to. depths: of the three, besides depth."""
 
     forms: tuple[str, ...] = FORMS
     sites: tuple[str, ...] = ("block_out", "sa_sum")
@@ -51,18 +47,10 @@ class Config:
     depth: int = 24
     depths: tuple[int, ...] = (12, 48)
     rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
-    d: int = 64
-    h: int = 4
-    q: int = 128
-    segment: int = 64
     memory: int = 64
     batch: int = 8
     steps: int = 192
-    test: int = 16_384
     trials: int = 2
-    folder: str = ""
-    side_by_side: bool = True
-    seed: int = 0
 
 
 SMOKE = Config(
@@ -85,18 +73,9 @@ def arms(cfg: Config) -> dict[str, str]:
 
 
 def race(cfg: Config, depth: int) -> Race:
-    """All arms at the one depth, the three at the others; Adam, a cosine from the rate to 0."""
-    sizes = {"segment": cfg.segment, "memory": cfg.memory, "test": cfg.test}
-    return Race(
-        arms=tuple((arms(cfg) if depth == cfg.depth else BESIDE).values()),
-        seeds=range(cfg.seed, cfg.seed + cfg.trials),
-        model={"depth": depth, "d": cfg.d, "h": cfg.h, "q": cfg.q},
-        recipe={"epochs": 1, "batch": cfg.batch, "schedule": "cosine", "weight_decay": 0},
-        task="pydoc",
-        options={**sizes, "epoch_tokens": cfg.steps * cfg.batch * cfg.segment},
-        side_by_side=cfg.side_by_side,
-        folder=cfg.folder,
-    )
+    """All arms at the one depth, the three at the others; Adam."""
+    chosen = arms(cfg) if depth == cfg.depth else BESIDE
+    return cfg.text_race(chosen.values(), depth, {"weight_decay": 0}, memory=cfg.memory)
 
 
 def all_depths(cfg: Config) -> list[int]:
@@ -170,4 +149,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     dots.set(title=f"test loss, {cfg.depth} blocks, one dot a seed")
     deep.set(title="test loss, each at its best rate", xlabel="blocks")
     tokens.set(title=f"t_sim after training, {cfg.depth} blocks", xlabel="block", ylim=(-0.02, 1.02))
-    finish(dots, deep, tokens)

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.metrics import delta
@@ -31,13 +30,13 @@ KINDS = ("bidirectional", "causal", "sink", "prefix", "past")  # the last three:
 UNMENDED = KINDS.index("causal")
 COLLAPSED = 0.99  # t_sim, after which xi_1 / xi_2 is about nothing
 METRICS = ("t_sim", "xi", "omega", "delta", "mu", "attention_sink", "first_token_similarity")
-LEAST = {"n": 32, "lengths": 17, "depth": 4, "trials": 1}  # that can be set: what the claims are about
 
 
 @dataclass(frozen=True)
 class Config:
     """n tokens; lengths: up to which uniform causal attention is asked for its delta."""
 
+    LEAST = {"n": 32, "lengths": 17, "depth": 4, "trials": 1}  # what the claims are about
     n: int = 64
     depth: int = 24
     d: int = 128
@@ -142,4 +141,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     condition.set(title="Theorem 2.6 needs omega + delta < 1", xlabel="block", ylim=(0, None))
     early.set_xscale("log", base=2)
     early.set(title="causal: t_div of the first k tokens", xlabel="k", ylim=(-0.02, 1.02))
-    finish(alike, condition, early)

@@ -12,10 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
+from depthscope.experiments.chains import log_odds
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
-from depthscope.metrics import t_div, t_sim
 from depthscope.models.design import Design
 from depthscope.models.trials import chain
 from depthscope.remedies.de_escalate import DeEscalate
@@ -57,11 +56,7 @@ def _growth(cfg: Config, alpha: float, tau: float) -> Tensor:
     remedy, last = DeEscalate(tau), X
     for states in chain(Design(cfg.depth, cfg.d, 4, alpha=alpha), X, between=remedy):
         last = remedy(states["out"])
-    return ((_log_odds(last) - _log_odds(X)) / cfg.depth).mean()
-
-
-def _log_odds(X: Tensor) -> Tensor:
-    return t_sim(X).log() - t_div(X).log()
+    return ((log_odds(last) - log_odds(X)) / cfg.depth).mean()
 
 
 def _zero(tau: Tensor, growth: Tensor) -> Tensor:
@@ -71,13 +66,9 @@ def _zero(tau: Tensor, growth: Tensor) -> Tensor:
 
 
 def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
+    says = "tau at the transition, minus 1 - 1/sqrt(1 + alpha^2)"
     rows = [
-        (
-            f"alpha = {alpha:g}: tau at the transition, minus 1 - 1/sqrt(1 + alpha^2)",
-            found - critical_tau(alpha=alpha),
-            -0.03,
-            0.03,
-        )
+        (f"alpha = {alpha:g}: {says}", found - critical_tau(alpha=alpha), -0.03, 0.03)
         for alpha, found in zip(cfg.alphas, numbers["transition"].tolist(), strict=True)
     ]
     below, above = numbers["growth"][:, 0], numbers["growth"][:, -1]
@@ -97,4 +88,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
         ax.axvline(threshold, color=line.get_color(), ls=":", lw=1)
     ax.axhline(0, color="k", lw=0.8)
     ax.set(title="growth of log odds per block; dotted: 1 - 1/sqrt(1 + alpha^2)", xlabel=r"$\tau$")
-    finish(ax)

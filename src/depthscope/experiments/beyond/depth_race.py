@@ -13,30 +13,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
-from depthscope.experiments.races import CHANCE, Race, ends, last_similarity, run_race
+from depthscope.experiments.races import CHANCE, ends, last_similarity, run_race
+from depthscope.experiments.trainings import Sizes
 
 ARMS = {"post_norm": "post-norm", "pre_norm": "pre-norm", "de_escalate": "de-escalated, tau = 1"}
 SHORT = 10  # epochs, up to which pre-norm of great depth is still on its way
 
-LEAST = {"trials": 1}  # that can be set
-
 
 @dataclass(frozen=True)
-class Config:
+class Config(Sizes):
     """depths: from one where all arms train to one where post-norm does not."""
 
     depths: tuple[int, ...] = (6, 12, 24, 48, 80)
-    d: int = 32
-    h: int = 4
-    q: int = 64
     epochs: int = 6
-    batch: int = 64
     lr: float = 1e-3
     trials: int = 2
-    side_by_side: bool = True
-    seed: int = 0
 
 
 SMOKE = Config(depths=(2, 8), h=2, q=32, epochs=2, lr=8e-3, trials=1, side_by_side=False)
@@ -44,9 +36,10 @@ SMOKE = Config(depths=(2, 8), h=2, q=32, epochs=2, lr=8e-3, trials=1, side_by_si
 
 def run(cfg: Config) -> dict[str, Tensor]:
     """Ends (depths, arms, seeds), and t_sim after the last block of the trained model, (depths, arms)."""
+    recipe = {"epochs": cfg.epochs, "batch": cfg.batch, "lr": cfg.lr}
     total = len(cfg.depths) * len(ARMS) * cfg.trials
     races = [
-        run_race(_race(cfg, depth), done=turn * len(ARMS) * cfg.trials, total=total)
+        run_race(cfg.race(ARMS, cfg.model(depth), recipe), done=turn * len(ARMS) * cfg.trials, total=total)
         for turn, depth in enumerate(cfg.depths)
     ]
     return {
@@ -54,16 +47,6 @@ def run(cfg: Config) -> dict[str, Tensor]:
         "test_accuracy": torch.stack([ends(lanes, "test", "accuracy") for lanes in races]),
         "t_sim": torch.stack([last_similarity(lanes)[:, -1] for lanes in races]),
     }
-
-
-def _race(cfg: Config, depth: int) -> Race:
-    return Race(
-        arms=tuple(ARMS),
-        seeds=range(cfg.seed, cfg.seed + cfg.trials),
-        model={"depth": depth, "d": cfg.d, "h": cfg.h, "q": cfg.q},
-        recipe={"epochs": cfg.epochs, "batch": cfg.batch, "lr": cfg.lr},
-        side_by_side=cfg.side_by_side,
-    )
 
 
 def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
@@ -97,4 +80,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     loss.set(title=f"training loss after {epochs}", xlabel="blocks", ylim=(0, None))
     accuracy.set(title="test accuracy", xlabel="blocks", ylim=(0, 1.02))
     tokens.set(title="t_sim after the last block, trained", xlabel="blocks", ylim=(-0.02, 1.02))
-    finish(loss, accuracy, tokens)

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
+from depthscope.experiments.chains import log_odds
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
-from depthscope.metrics import t_div, t_sim
+from depthscope.metrics import t_sim
 from depthscope.models.design import Design
 from depthscope.models.trials import chain
 from depthscope.theory.two_numbers import attended, joined, network_gain, networked, normed, tokens_alike
@@ -89,7 +89,7 @@ def _measured(cfg: Config, network: Network, alpha: float) -> tuple[Tensor, Tens
     X = torch.randn(cfg.trials, cfg.n, cfg.d)
     growth, curve = [], [t_sim(X).mean()]
     for states in chain(design, X):
-        before, between, after = (_log_odds(states[letter]) for letter in ("X", "Y_2", "Y_4"))
+        before, between, after = (log_odds(states[letter]) for letter in ("X", "Y_2", "Y_4"))
         growth.append(torch.stack([between - before, after - between]).mean(-1))
         curve.append(t_sim(states["Y_4"]).mean())
     return torch.stack(growth), torch.stack(curve)
@@ -107,10 +107,6 @@ def _forecast(cfg: Config, network: Network, alpha: float) -> tuple[Tensor, Tens
         curve.append(x.t_sim(cfg.n))
     steps = torch.tensor(odds, dtype=torch.float64).log().diff()
     return steps.unflatten(0, (-1, 2)), torch.tensor(curve, dtype=torch.float64)
-
-
-def _log_odds(X: Tensor) -> Tensor:
-    return t_sim(X).log() - t_div(X).log()
 
 
 def share(growth: Tensor) -> Tensor:
@@ -138,12 +134,8 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
         ("He, ReLU: the network's share in blocks 1 to 4", share(measured[he, 0, early]), 0.3, 0.8),
         ("He, ReLU: t_sim at the end without any attention", numbers["t_sim"][he, 1, -1], 0.5, 1.0),
     ]
-    neutral = stated(
-        cfg.trials,
-        ("the FFN is neutral: Xavier ReLU's growth in block 1", measured[xavier, 0, 0, 1], -0.05, 0.05),
-        expected=False,
-    )
-    return [*stated(cfg.trials, *rows), *neutral]
+    neutral = ("the FFN is neutral: Xavier ReLU's growth in block 1", measured[xavier, 0, 0, 1], -0.05, 0.05)
+    return stated(cfg.trials, *rows) + stated(cfg.trials, neutral, expected=False)
 
 
 def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
@@ -157,4 +149,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     left.axhline(0, color="k", lw=0.8)
     left.set(title="growth of log odds by the network\nbeside attention; lines: two numbers", xlabel="block")
     right.set(title="$t_{sim}$ without attention", xlabel="block", ylim=(0, 1))
-    finish(left, right)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
+from depthscope.experiments.chains import stacked
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.forecasts.forecast import forecast
@@ -77,7 +77,7 @@ def words(design: dict[str, Any]) -> str:
 
 def run(cfg: Config) -> dict[str, Tensor]:
     """Mean and largest error of t_sim over the blocks, by weights and by sizes: (designs, 2) each; t_sim at the end."""
-    mean, largest, end = [], [], []
+    rows = []
     for design in track(chosen(cfg), cfg.designs):
         sizes = {key: value for key, value in design.items() if key not in ("n", "tau")}
         model, X = Transformer(Design(**sizes)), torch.randn(cfg.batch, design["n"], design["d"])
@@ -86,10 +86,8 @@ def run(cfg: Config) -> dict[str, Tensor]:
             measured = scan(model, X, metrics=["t_sim"], attention=False)["t_sim"]
             by_weights = forecast(model, X).t_sim
         errors = torch.stack([(found - measured).abs() for found in (by_weights, forecast(**design).t_sim)], -1)
-        mean.append(errors.mean(0))
-        largest.append(errors.amax(0))
-        end.append(measured[-1])
-    return {"mean": torch.stack(mean), "largest": torch.stack(largest), "end": torch.stack(end)}
+        rows.append({"mean": errors.mean(0), "largest": errors.amax(0), "end": measured[-1]})
+    return stacked(rows)
 
 
 def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
@@ -116,4 +114,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
         ax.semilogy(column.clamp(min=1e-5), marker=".", lw=1, label=label)
     ax.axhline(0.03, color="k", ls=":", lw=1)
     ax.set(title="error of forecast t_sim, mean over blocks", xlabel="designs, worst first")
-    finish(ax)

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.forecasts.forecast import forecast
@@ -107,4 +106,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
         ax.plot(numbers["scan"][i, 0], lw=1.2, label=f"by {cfg.first} blocks")
         ax.set(title=name, xlabel="block", ylim=(0, 1.02))
     axes[0].set(ylabel="t_sim")
-    finish(*axes)

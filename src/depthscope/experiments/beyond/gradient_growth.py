@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.forecasts.numbers import growth_of_design, numbers_of_design
@@ -158,15 +157,11 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     closed = (numbers["closed"] - numbers["measured"]).abs()
     closed = closed[~closed.isnan()]
     worst = off.topk(min(4, len(cases))).indices.tolist()
+    within = off[reached].max()
     return [
         *stated(
             cfg.trials,
-            (
-                "within reach (v <= 4, tau off its critical value by 0.1): largest error of g",
-                off[reached].max(),
-                0.0,
-                CLOSE,
-            ),
+            ("within reach (v <= 4, tau off its critical value by 0.1): largest error of g", within, 0.0, CLOSE),
             ("within reach: mean error of g", off[reached].mean(), 0.0, 0.01),
             ("designs with an error of 0.02 or less", (off <= CLOSE).sum(), min(20, 0.9 * len(cases)), len(cases)),
             ("all designs: share with an error of 0.02 or less", (off <= CLOSE).double().mean(), 0.9, 1.0),
@@ -189,4 +184,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     for shift in (-CLOSE, 0.0, CLOSE):
         ax.plot(ends, ends + shift, color="k", lw=0.8, ls=":" if shift else "-")
     ax.set(title="growth of token gradients per block; dotted: 0.02 off", xlabel="measured", ylabel="forecast")
-    finish(ax)

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.models.transformer import classic
@@ -92,4 +91,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
         ax.plot(row, lw=1, label="no remedy" if form == "none" else form)
     ax.axhline(math.log(8), color="k", ls=":", lw=1, label="ln 8")
     ax.set(title="next-token loss on unpredictable tokens, DeEscalate at ffn_in", xlabel="step", ylim=(0, 3))
-    finish(ax)

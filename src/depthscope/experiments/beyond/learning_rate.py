@@ -15,30 +15,22 @@ from typing import Any
 from torch import Tensor
 
 from depthscope.errors import UsageError
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
-from depthscope.experiments.races import CHANCE, Race, draw_accuracies, draw_bands, ends, run_race, training_curves
+from depthscope.experiments.races import CHANCE, draw_accuracies, draw_bands, ends, run_race, training_curves
+from depthscope.experiments.trainings import Sizes
 from depthscope.training.arms import rate_words
 
 CONVERGED = 20  # epochs; after fewer, an arm is only asked whether it learns at all
 SOME = 1e-4  # of accuracy: less than one image
-LEAST = {"trials": 1}  # that can be set
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Sizes):
     """rates: of post-norm, falling; the first is also that of the others."""
 
     rates: tuple[float, ...] = (1e-3, 3e-4, 1e-4)
     depth: int = 24
-    d: int = 32
-    h: int = 4
-    q: int = 64
     epochs: int = 20
-    batch: int = 64
-    trials: int = 3
-    side_by_side: bool = True
-    seed: int = 0
 
 
 SMOKE = Config(rates=(8e-3, 4e-3), depth=8, h=2, q=32, epochs=2, trials=1, side_by_side=False)
@@ -51,14 +43,9 @@ def run(cfg: Config) -> dict[str, Tensor]:
             f"learning_rate: rates must be two or more, each below the one before; got {list(cfg.rates)}. "
             "For example --set rates=[1e-3,3e-4]."
         )
-    race = Race(
-        arms=(*(f"post_norm@{rate:g}" for rate in cfg.rates), "pre_norm", "de_escalate"),
-        seeds=range(cfg.seed, cfg.seed + cfg.trials),
-        model={"depth": cfg.depth, "d": cfg.d, "h": cfg.h, "q": cfg.q},
-        recipe={"epochs": cfg.epochs, "batch": cfg.batch, "lr": cfg.rates[0]},
-        side_by_side=cfg.side_by_side,
-    )
-    lanes = run_race(race)
+    arms = (*(f"post_norm@{rate:g}" for rate in cfg.rates), "pre_norm", "de_escalate")
+    recipe = {"epochs": cfg.epochs, "batch": cfg.batch, "lr": cfg.rates[0]}
+    lanes = run_race(cfg.race(arms, cfg.model(cfg.depth), recipe))
     step, loss = training_curves(lanes)
     return {
         "train_loss": ends(lanes, "train", "loss"),
@@ -101,4 +88,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     draw_bands(curves, numbers["step"], numbers["loss"], names, batches=True)
     draw_accuracies(dots, numbers["test_accuracy"], names)
     curves.set(title="training loss", xlabel="step", ylim=(0, None))
-    finish(curves, dots)

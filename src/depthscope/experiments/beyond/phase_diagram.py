@@ -99,6 +99,7 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
 def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     figure.set_size_inches(11, 4.2)
     left, right = figure.subplots(1, 2)
+    right.set_axisbelow(True)  # no grid over the map
     ends = [
         (alpha**2, tau, float(end))
         for alpha, row in zip(cfg.alphas, numbers["end"], strict=True)

@@ -15,35 +15,28 @@ from typing import Any
 
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
-from depthscope.experiments.races import CHANCE, Race, draw_accuracies, ends, last_similarity, run_race
+from depthscope.experiments.races import CHANCE, draw_accuracies, ends, last_similarity, run_race
+from depthscope.experiments.trainings import Sizes
 
 STREAM = ("block_out", "sa_sum", "ffn_in")
 WEAK = 0.1  # tau, up to which it was said not to help
 TRAINED, FAILED = 0.25, 0.95  # up to, and from: shares of the loss of a guess; what is between is neither
 FULL = 6  # epochs; after fewer, ON_ITS_WAY and BEHIND stand for the two
 ON_ITS_WAY, BEHIND = 0.65, 0.85
-LEAST = {"trials": 1}  # that can be set
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Sizes):
     """Every site with tau = 1; every other tau at block_out; learned: taus to start from there, when they can move."""
 
     sites: tuple[str, ...] = ("block_out", "sa_sum", "ffn_in", "sa_out", "attn_in")
     taus: tuple[float, ...] = (0.1, 0.3, 0.5)
     learned: tuple[float, ...] = (0.1, 0.5, 1.0)
     depth: int = 48
-    d: int = 32
-    h: int = 4
-    q: int = 64
     epochs: int = 6
-    batch: int = 64
     lr: float = 1e-3
     trials: int = 2
-    side_by_side: bool = True
-    seed: int = 0
 
 
 SMOKE = Config(
@@ -64,14 +57,8 @@ def arms(cfg: Config) -> dict[str, str]:
 
 def run(cfg: Config) -> dict[str, Tensor]:
     """Ends (arms, seeds), and t_sim of the trained models, (arms, states)."""
-    race = Race(
-        arms=tuple(arms(cfg).values()),
-        seeds=range(cfg.seed, cfg.seed + cfg.trials),
-        model={"depth": cfg.depth, "d": cfg.d, "h": cfg.h, "q": cfg.q},
-        recipe={"epochs": cfg.epochs, "batch": cfg.batch, "lr": cfg.lr},
-        side_by_side=cfg.side_by_side,
-    )
-    lanes = run_race(race)
+    recipe = {"epochs": cfg.epochs, "batch": cfg.batch, "lr": cfg.lr}
+    lanes = run_race(cfg.race(arms(cfg).values(), cfg.model(cfg.depth), recipe))
     return {
         "train_loss": ends(lanes, "train", "loss"),
         "test_accuracy": ends(lanes, "test", "accuracy"),
@@ -109,4 +96,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     for row, name in zip(numbers["t_sim"], names, strict=True):
         tokens.plot(row, lw=1, label=name)
     tokens.set(title="t_sim after training", xlabel="block", ylim=(-0.02, 1.02))
-    finish(dots, tokens)

@@ -17,8 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
-from depthscope.experiments.claim import Claim
+from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.theory import attention_bound, head_norms, printed_skip_bound, rank_collapse_bound, skip_bound
 from depthscope.theory.softmax_perturbation import PRECONDITION, score_residual, score_spread
@@ -83,10 +82,8 @@ def log_size(X: Tensor) -> float:
 def random_steps(cfg: Config, *, skips: bool) -> Iterator[list[tuple[Layer, SplitTokens, SplitTokens, float]]]:
     """Networks that meet the precondition: of every layer the weights, what it reads, what it leaves, and D."""
     while True:
-        n, d, H, L = (
-            int(torch.randint(low, high + 1, ()))
-            for low, high in ((2, cfg.n), (2, cfg.d), (1, cfg.heads), (1, cfg.depth))
-        )
+        ranges = ((2, cfg.n), (2, cfg.d), (1, cfg.heads), (1, cfg.depth))
+        n, d, H, L = (int(torch.randint(low, high + 1, ())) for low, high in ranges)
         size, lopsided, spread = (float(v) for v in torch.rand(3))
         X = torch.randn(1, d, dtype=torch.float64)
         tokens = SplitTokens.of(X + 10 ** (2.5 * spread - 2) * torch.randn(n, d, dtype=torch.float64))
@@ -128,10 +125,8 @@ def run(cfg: Config) -> dict[str, Tensor]:
 
 def powers(cfg: Config) -> Tensor:
     """Power with which the residual after 1, 2, 3 layers follows that of the input, near equal tokens."""
-    layers, R = (
-        [Layer.drawn(cfg.d, cfg.heads, 1.0, 0.0) for _ in range(3)],
-        torch.randn(cfg.n, cfg.d, dtype=torch.float64),
-    )
+    layers = [Layer.drawn(cfg.d, cfg.heads, 1.0, 0.0) for _ in range(3)]
+    R = torch.randn(cfg.n, cfg.d, dtype=torch.float64)
     ends = []
     for size in (1e-2, 1e-3):
         tokens, row = SplitTokens.of(size * R), []
@@ -159,51 +154,29 @@ def made_network(d: int, skips: bool, tau: float = 0.01) -> list[float]:
     if skips:
         printed, holds = printed_skip_bound(10**log_r, 1, beta, 1), skip_bound(log_r, a, b, D=2 * tau)
     else:
-        printed, holds = (
-            rank_collapse_bound(10**log_r, 1, beta, 1, heads=2),
-            attention_bound(10**log_r, a, b, D=2 * tau),
-        )
+        printed = rank_collapse_bound(10**log_r, 1, beta, 1, heads=2)
+        holds = attention_bound(10**log_r, a, b, D=2 * tau)
     return [10 ** (found - printed), 10 ** (found - holds)]
 
 
 def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
-    made = []
+    made: list[Claim] = []
     for name, label in (("pure", "pure attention"), ("skips", "with skips")):
         _, _, found, holds, printed = numbers[name].T
-        count = len(found)
-        made.append(
-            Claim(
-                f"{label}: share of layers above the bound that holds",
-                float((~(found <= holds)).double().mean()),
-                0,
-                0,
-                count,
-            )
-        )
-        made.append(
-            Claim(f"{label}: share above the printed one", float((~(found <= printed)).double().mean()), 0, 0, count)
+        above, printed_above = ((~(found <= bound)).double().mean() for bound in (holds, printed))
+        made += stated(
+            len(found),
+            (f"{label}: share of layers above the bound that holds", above, 0, 0),
+            (f"{label}: share above the printed one", printed_above, 0, 0),
         )
     for depth, value in enumerate(numbers["powers"], 1):
-        made.append(
-            Claim(f"power of the residual after {depth} layers", float(value), 0.97 * 3**depth, 1.03 * 3**depth)
-        )
+        made += stated(1, (f"power of the residual after {depth} layers", value, 0.97 * 3**depth, 1.03 * 3**depth))
     (skip_printed, skip_ours), (heads_printed, heads_ours) = numbers["made"].tolist()
+    over = "residual over the printed bound"
     made += [
-        Claim(
-            f"made network with skip, width {cfg.narrow}: residual over the printed bound",
-            skip_printed,
-            0,
-            1,
-            expected=False,
-        ),
+        Claim(f"made network with skip, width {cfg.narrow}: {over}", skip_printed, 0, 1, expected=False),
         Claim("made network with skip: residual over the bound that holds", skip_ours, 0, 1),
-        Claim(
-            f"made network of two heads, width {cfg.wide}: residual over the printed bound",
-            heads_printed,
-            0,
-            1,
-            expected=False,
-        ),
+        Claim(f"made network of two heads, width {cfg.wide}: {over}", heads_printed, 0, 1, expected=False),
         Claim("made network of two heads: residual over the bound that holds", heads_ours, 0, 1),
     ]
     return made
@@ -230,4 +203,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
         shown.loglog(widths, [r[1] for r in ratios], color=f"C{index}", label=f"{label}, over what holds")
     shown.axhline(1, color="0.4", lw=0.8)
     shown.set(title="made networks: above 1, broken", xlabel="width d", ylabel="residual over bound")
-    finish(rates, gaps, shown)

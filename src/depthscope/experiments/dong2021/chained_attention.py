@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.models.resolve import resolve
@@ -109,4 +108,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
         xlabel="attention matrices in the product",
         ylabel="distance to the best rank-one matrix, relative",
     )
-    finish(ax)

@@ -23,7 +23,6 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.errors import UsageError
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim
 from depthscope.experiments.progress import track
 
@@ -188,4 +187,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
             shares.plot(cfg.budgets, row, "o-", ms=3, color=f"C{index}", alpha=strength)
         shares.plot([], color=f"C{index}", label=label)
     shares.set(title="share that stays apart", xlabel="steps of training (pale: wider)", ylim=(-0.05, 1.05))
-    finish(shares)

@@ -8,23 +8,21 @@ at a hundred times the code's 1e-5, three epochs are enough for 0.98. What paths
 dong2021/path_effectiveness, with the same models.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
-from depthscope.experiments.claim import Claim, stated
-from depthscope.experiments.dong_tasks import SIZES, SMALL, draw_learning, whole_model
+from depthscope.experiments.claim import Claim
+from depthscope.experiments.dong_tasks import SIZES, SMALL, claims_of, draw_learning, whole_model
+from depthscope.experiments.trainings import Trainings
 
 PAPER, LEAST_HERE = 0.90, 0.85
-LEAST = {"trials": 1}
 
 
 @dataclass(frozen=True)
-class Config:
-    """d, h: width and heads of the six blocks; train, test: clouds; folder: where runs are kept and go on."""
+class Config(Trainings):
+    """d, h: width and heads of the six blocks; train, test: clouds."""
 
     d: int = SIZES["convex_hull"]["d"]
     h: int = SIZES["convex_hull"]["h"]
@@ -33,10 +31,6 @@ class Config:
     lr: float = SIZES["convex_hull"]["lr"]
     train: int = SIZES["convex_hull"]["train"]
     test: int = SIZES["convex_hull"]["test"]
-    trials: int = 3
-    folder: str = ""
-    side_by_side: bool = True
-    seed: int = 0
 
 
 SMOKE = Config(**SMALL["convex_hull"], trials=1, side_by_side=False)
@@ -48,18 +42,15 @@ def run(cfg: Config) -> dict[str, Tensor]:
 
 
 def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
-    accuracy, (_, whole, pure) = numbers["accuracy"], numbers["residual"][:, -1]
-    return stated(
-        cfg.trials,
+    accuracy = numbers["accuracy"]
+    return claims_of(
+        numbers,
+        cfg,
         (f"the whole model finds the corners: test accuracy (paper {PAPER})", accuracy.mean(), LEAST_HERE, 1.0),
         ("above who does not look: least over seeds", accuracy.min() - numbers["chance"], 0.25, 1.0),
-        ("relative residual after the last block, whole model", whole, 0.3, math.inf),
-        ("the same with the residual connections taken out", pure, 0.0, 1e-3),
     )
 
 
 def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     lines = {"the paper's whole model": PAPER, "who does not look": float(numbers["chance"])}
-    learned, left = draw_learning(figure, numbers, lines)
-    learned.set_title("corners of 10 points")
-    finish(learned, left)
+    draw_learning(figure, numbers, "corners of 10 points", lines)

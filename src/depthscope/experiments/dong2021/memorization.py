@@ -10,25 +10,23 @@ this kind can know more than 0.855 of the labels of this text, and ours ends wit
 be such a limit too; its text is another.) What paths of each length know is in dong2021/path_effectiveness.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
-from depthscope.experiments.claim import Claim, stated
-from depthscope.experiments.dong_tasks import SIZES, SMALL, draw_learning, whole_model
+from depthscope.experiments.claim import Claim
+from depthscope.experiments.dong_tasks import SIZES, SMALL, claims_of, draw_learning, whole_model
+from depthscope.experiments.trainings import Trainings
 from depthscope.training.tasks.memorization import memorization
 
 PAPER, LEAST_HERE = 0.85, 0.80
-LEAST = {"trials": 1}
 
 
 @dataclass(frozen=True)
-class Config:
-    """d, h: width and heads of the six blocks; sequences, length: stretches and their words; folder: as for a race."""
+class Config(Trainings):
+    """d, h: width and heads of the six blocks; sequences, length: stretches and their words."""
 
     d: int = SIZES["memorization"]["d"]
     h: int = SIZES["memorization"]["h"]
@@ -37,10 +35,6 @@ class Config:
     lr: float = SIZES["memorization"]["lr"]
     sequences: int = SIZES["memorization"]["sequences"]
     length: int = SIZES["memorization"]["length"]
-    trials: int = 3
-    folder: str = ""
-    side_by_side: bool = True
-    seed: int = 0
 
 
 SMOKE = Config(**SMALL["memorization"], trials=1, side_by_side=False)
@@ -54,20 +48,16 @@ def run(cfg: Config) -> dict[str, Tensor]:
 
 def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     accuracy, best, chance = numbers["accuracy"], numbers["best"], numbers["chance"]
-    _, whole, pure = numbers["residual"][:, -1]
     known = (accuracy.mean() - chance) / (best - chance)
-    return stated(
-        cfg.trials,
+    return claims_of(
+        numbers,
+        cfg,
         (f"the whole model remembers: accuracy on what it learned (paper {PAPER})", accuracy.mean(), LEAST_HERE, 1.0),
         ("of what can be known beyond a guess, the share that it knows", known, 0.85, 1.0),
-        ("relative residual after the last block, whole model", whole, 0.3, math.inf),
-        ("the same with the residual connections taken out", pure, 0.0, 1e-3),
     )
 
 
 def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     best, chance = float(numbers["best"]), float(numbers["chance"])
     lines = {"the paper's whole model": PAPER, "a guess": chance, "the best without positions": best}
-    learned, left = draw_learning(figure, numbers, lines)
-    learned.set_title("random labels learned by heart")
-    finish(learned, left)
+    draw_learning(figure, numbers, "random labels learned by heart", lines)

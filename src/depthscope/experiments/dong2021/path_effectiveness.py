@@ -22,12 +22,12 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import UnknownNameError, UsageError
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.dong_paths import drawn_hits, exactly
 from depthscope.experiments.dong_tasks import SIZES, SMALL, trained
 from depthscope.experiments.progress import track
 from depthscope.experiments.races import one_thread
+from depthscope.experiments.trainings import Trainings
 from depthscope.registry import unknown
 from depthscope.training.batches import seeded
 
@@ -35,24 +35,20 @@ TASKS = ("sorting", "convex_hull", "memorization")
 EXACT = ("alone", "up_to", "without", "size")
 LINES = {"alone": ("all paths, exact", "s-C3"), "without": ("the model without them, exact", "s--C2")}
 LONG = 4  # paths from this length on are long
-LEAST = {"trials": 1, "repeats": 2}
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Trainings):
     """counts: how many paths are drawn at once; repeats: how often; tokens: of each task's test split, so many at most.
 
-    sizes: "paper" or "small", those of the experiments on each task; trials: seeds.
+    sizes: "paper" or "small", those of the experiments on each task.
     """
 
+    LEAST = {"trials": 1, "repeats": 2}
     counts: tuple[int, ...] = (5, 20)
     repeats: int = 5
     tokens: int = 4096
     sizes: str = "paper"
-    trials: int = 3
-    folder: str = ""
-    side_by_side: bool = True
-    seed: int = 0
 
     def __post_init__(self) -> None:
         if self.sizes not in ("paper", "small"):
@@ -69,9 +65,8 @@ def run(cfg: Config) -> dict[str, Tensor]:
 
     And accuracies of the whole model (tasks, seeds) and of a guess (tasks,).
     """
-    seeds = range(cfg.seed, cfg.seed + cfg.trials)
     wanted = SIZES if cfg.sizes == "paper" else SMALL
-    found = trained(wanted, seeds, side_by_side=cfg.side_by_side, folder=cfg.folder)
+    found = trained(wanted, cfg.seeds, side_by_side=cfg.side_by_side, folder=cfg.folder)
     turns = [(task, each) for task in TASKS for each in range(cfg.trials)]
     drawn, exact = list[Tensor](), {name: list[Tensor]() for name in EXACT}
     for task, each in track(turns, len(turns)):
@@ -115,18 +110,16 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     panels = figure.subplots(1, len(TASKS), sharey=True)
     for index, (ax, task) in enumerate(zip(panels, TASKS, strict=True)):
         lengths = torch.arange(numbers["alone"].shape[1])
+        hidden = "" if ax is panels[-1] else "_"  # one legend tells for all panels
         for place, count in enumerate(cfg.counts):
             rows = numbers["drawn"][index, place]
-            label, colour = f"{count} paths, drawn", f"C{place}"
+            label, colour = f"{hidden}{count} paths, drawn", f"C{place}"
             ax.errorbar(lengths, rows.mean(-1), rows.std(-1), fmt="o-", ms=3, capsize=2, color=colour, label=label)
         for name, (label, style) in LINES.items():
             rows = numbers[name][index]
             error = rows.std(-1) if rows.shape[-1] > 1 else None
-            ax.errorbar(lengths, rows.mean(-1), error, fmt=style, ms=3, capsize=2, label=label)
-        ax.axhline(float(numbers["whole"][index].mean()), color="0.3", ls="--", lw=1, label="whole model")
-        ax.axhline(float(numbers["chance"][index]), color="0.3", ls=":", lw=1, label="who does not look")
+            ax.errorbar(lengths, rows.mean(-1), error, fmt=style, ms=3, capsize=2, label=hidden + label)
+        ax.axhline(float(numbers["whole"][index].mean()), color="0.3", ls="--", lw=1, label=f"{hidden}whole model")
+        ax.axhline(float(numbers["chance"][index]), color="0.3", ls=":", lw=1, label=f"{hidden}who does not look")
         ax.set(title=task.replace("_", " "), xlabel="path length", ylim=(0, 1.03))
     panels[0].set_ylabel("accuracy")
-    finish(*panels)
-    for ax in panels[:-1]:
-        ax.get_legend().remove()

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from depthscope.circuits.paths import paths
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.models.resolve import resolve
@@ -101,8 +100,6 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
             of = {"attention": "attention and skips alone", "secant": "whole model"}[form]
             line = {"ls": style, "marker": ".", "color": f"C{index}", "label": f"{label}, {of}"}
             shares.plot(numbers[f"{name}_{form}_share"].tolist(), **line)
-            residuals.semilogy(numbers[f"{name}_{form}_residual"].clamp(min=1e-16).tolist(), **line)
+            residuals.semilogy(numbers[f"{name}_{form}_residual"].clamp(min=1e-16).tolist(), **line | {"label": None})
     shares.set(title="share of the output", xlabel="attentions on the path")
     residuals.set(title="relative residual of the part", xlabel="attentions on the path")
-    finish(counts, shares, residuals)
-    residuals.get_legend().remove()

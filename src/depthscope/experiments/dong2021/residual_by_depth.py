@@ -20,7 +20,6 @@ from torch import Tensor
 
 from depthscope.ablations.without import without_
 from depthscope.errors import UsageError
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.models.resolve import resolve
@@ -105,16 +104,12 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
         pure = collapse(curves[:, arm["attention only"]])
         full = float(curves[:, arm["whole model"], -1].min())
         met += pure <= WITHIN and full > 0.1
+        unskipped = collapse(curves[:, arm["+ MLP without its skip"]])
         made += stated(
             cfg.seeds,
             (f"{family}: attention only, block from which the residual is below 0.001", pure, 1, WITHIN),
             (f"{family}: + MLP, the same", collapse(curves[:, arm["+ MLP"]]), 1, WITHIN),
-            (
-                f"{family}: + MLP without its skip, the same",
-                collapse(curves[:, arm["+ MLP without its skip"]]),
-                1,
-                WITHIN,
-            ),
+            (f"{family}: + MLP without its skip, the same", unskipped, 1, WITHIN),
             (f"{family}: + skip, residual after the last block", curves[:, arm["+ skip"], -1].min(), 0.01, 2.0),
             (f"{family}: whole model, residual after the last block", full, 0.1, 2.0),
         )
@@ -149,19 +144,15 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     for ax, (name, curves) in zip(axes, panels.items(), strict=True):
         for index, arm in enumerate(ARMS):
             mean = curves[:, index].clamp_min(1e-16).log().mean(0).exp()
-            ax.semilogy(mean, marker=".", ms=4, lw=1.2, color=f"C{index}", label=arm)
+            ax.semilogy(mean, marker=".", ms=4, lw=1.2, color=f"C{index}", label=arm if ax is axes[0] else None)
             ax.fill_between(
                 range(len(mean)), *curves[:, index].clamp_min(1e-16).aminmax(dim=0), color=f"C{index}", alpha=0.2
             )
         if name == "xlnet":
             control = numbers[CONTROL].clamp_min(1e-16).log().mean(0).exp()
-            ax.semilogy(control, "k:", lw=1.2, label="attention only, no keys of positions")
+            line = ax.semilogy(control, "k:", lw=1.2, label="attention only, no keys of positions")
+            ax.legend(handles=line, loc=(0.2, 0.66), frameon=False, fontsize=8)
+            ax.grid(alpha=0.25)
         ax.axhline(COLLAPSED, color="0.6", lw=0.8, ls=":")
         ax.set(title=name, xlabel="block")
     axes[0].set(ylabel="relative residual", ylim=(1e-16, 3))
-    finish(*axes)
-    for ax in axes[1:]:
-        ax.get_legend().remove()
-    if "xlnet" in panels:
-        ax = axes[list(panels).index("xlnet")]
-        ax.legend(handles=ax.get_lines()[-2:-1], loc=(0.2, 0.66), frameon=False, fontsize=8)

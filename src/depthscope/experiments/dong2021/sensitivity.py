@@ -17,7 +17,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.metrics import relative_residual
@@ -27,6 +26,7 @@ from depthscope.registry import lookup
 
 @dataclass(frozen=True)
 class Config:
+    LEAST = {"n": 12, "depth": 6}
     trials: int = 8
     n: int = 64
     d: int = 128
@@ -36,9 +36,9 @@ class Config:
 
 
 SMOKE = Config(trials=4, n=32, d=64, depth=12)
-LEAST = {"n": 12, "depth": 6}
 
 COLLAPSED = 1e-3
+MASKS = ("causal", "window", "window + global")
 
 
 @dataclass(frozen=True)
@@ -164,25 +164,17 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     formulas = [depth[k] for k in ("softmax", "uniform", "sigmoid", "gaussian", "sinkhorn", "drawn P")]
     r = numbers["residual"].log().mean(1)  # (kinds, depth + 1)
     softmax, drawn = (r[list(KINDS).index(kind)] for kind in ("softmax", "drawn P"))
+    later = depth["softmax"] + 1
+    bend = (drawn[6] - 2 * drawn[5] + drawn[4]).exp()
     return stated(
         cfg.trials,
         ("the rate is cubic: log r_4 / log r_3 of attention alone", softmax[4] / softmax[3], 2.5, 3.5),
-        (
-            "P that ignores the tokens: an exponential only, (r_6 / r_5) / (r_5 / r_4)",
-            (drawn[6] - 2 * drawn[5] + drawn[4]).exp(),
-            0.7,
-            1.4,
-        ),
+        ("P that ignores the tokens: an exponential only, (r_6 / r_5) / (r_5 / r_4)", bend, 0.7, 1.4),
         ("attention alone: layers until the residual is below 1e-3", depth["softmax"], 1, 6),
         ("so it is for every formula, P drawn at random included: most layers", max(formulas), 1, 6),
         ("wider networks collapse no later: layers at four times the width", depth["width x 4"], 1, 6),
         ("a norm makes no difference: layers without", depth["no norm"], 1, 6),
-        (
-            "a narrow window delays it far: layers until 1e-3, each token sees three",
-            depth["window"],
-            depth["softmax"] + 1,
-            10**3,
-        ),
+        ("a narrow window delays it far: layers until 1e-3, each token sees three", depth["window"], later, 10**3),
         ("large scores delay or stop it: residual at the end, scores x 16", last["scores x 16"], COLLAPSED, 2.0),
         ("an FFN alone does not stop it, at He's gain: residual at the end", last["FFN gain 1"], 0, COLLAPSED),
         ("with skips the residual stays: at the end", last["skip"], 0.01, 2.0),
@@ -192,16 +184,7 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
 def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     panels = {
         "formula, scores": ("softmax", "uniform", "sigmoid", "sinkhorn", "drawn P", "scores x 4", "scores x 16"),
-        "sizes, masks": (
-            "softmax",
-            "width / 4",
-            "width x 4",
-            "16 heads",
-            "causal",
-            "window",
-            "window + global",
-            "linformer",
-        ),
+        "sizes, masks": ("softmax", "width / 4", "width x 4", "16 heads", *MASKS, "linformer"),
         "norms, FFN, skips": ("softmax", "no norm", "FFN gain 1", "FFN gain 16, no norm", "skip", "skip, FFN"),
     }
     axes = figure.subplots(1, len(panels), sharey=True)
@@ -213,4 +196,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
         ax.axhline(COLLAPSED, color="0.5", ls=":", lw=1)
         ax.set(title=title, xlabel="layer", ylim=(1e-16, 3))
     axes[0].set_ylabel("relative residual (1: all different, 0: all alike)")
-    finish(*axes)

@@ -10,23 +10,21 @@ blocks: the logarithm of what tells them apart more than doubles with every bloc
 dong2021/path_effectiveness, with the same models.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
-from depthscope.experiments.claim import Claim, stated
-from depthscope.experiments.dong_tasks import SIZES, SMALL, draw_learning, whole_model
+from depthscope.experiments.claim import Claim
+from depthscope.experiments.dong_tasks import SIZES, SMALL, claims_of, draw_learning, whole_model
+from depthscope.experiments.trainings import Trainings
 
 PAPER, LEAST_HERE = 0.98, 0.95
-LEAST = {"trials": 1}
 
 
 @dataclass(frozen=True)
-class Config:
-    """d, h: width and heads of the six blocks; train, test: sequences; folder: where runs are kept and go on."""
+class Config(Trainings):
+    """d, h: width and heads of the six blocks; train, test: sequences."""
 
     d: int = SIZES["sorting"]["d"]
     h: int = SIZES["sorting"]["h"]
@@ -35,10 +33,6 @@ class Config:
     lr: float = SIZES["sorting"]["lr"]
     train: int = SIZES["sorting"]["train"]
     test: int = SIZES["sorting"]["test"]
-    trials: int = 3
-    folder: str = ""
-    side_by_side: bool = True
-    seed: int = 0
 
 
 SMOKE = Config(**SMALL["sorting"], trials=1, side_by_side=False)
@@ -50,18 +44,15 @@ def run(cfg: Config) -> dict[str, Tensor]:
 
 
 def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
-    accuracy, (_, whole, pure) = numbers["accuracy"], numbers["residual"][:, -1]
-    return stated(
-        cfg.trials,
+    accuracy = numbers["accuracy"]
+    return claims_of(
+        numbers,
+        cfg,
         (f"the whole model sorts: test accuracy (paper {PAPER})", accuracy.mean(), LEAST_HERE, 1.0),
         ("above who knows the place alone: least over seeds", accuracy.min() - numbers["chance"], 0.5, 1.0),
-        ("relative residual after the last block, whole model", whole, 0.3, math.inf),
-        ("the same with the residual connections taken out", pure, 0.0, 1e-3),
     )
 
 
 def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     lines = {"the paper's whole model": PAPER, "who knows the place alone": float(numbers["chance"])}
-    learned, left = draw_learning(figure, numbers, lines)
-    learned.set_title("sorting 8 numbers")
-    finish(learned, left)
+    draw_learning(figure, numbers, "sorting 8 numbers", lines)

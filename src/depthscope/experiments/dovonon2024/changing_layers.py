@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.experiments.random import random_attention
@@ -127,9 +126,9 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     figure.set_size_inches(12, 4.5)
     left, right = figure.subplots(1, 2)
     for group, name in enumerate(GROUPS):
-        look = {"color": f"C{group}", "label": name}
+        look = {"color": f"C{group}"}
         left.plot(numbers["constant"][group], numbers["rest"][group], ".", ms=4, alpha=0.6, **look)
-        right.plot(numbers["curve"][group][:49] / math.log(10), lw=1.5, **look)
+        right.plot(numbers["curve"][group][:49] / math.log(10), lw=1.5, label=name, **look)
     left.axline((0, 0), slope=1, color="0.4", lw=0.8)
     left.set(
         xlabel="exponent of what tokens share",
@@ -137,6 +136,5 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
         title="below the line tokens grow alike (smoothing)",
     )
     right.set(xlabel="layer", ylabel="log10 hfc / lfc, median", title="the first 48 layers")
-    finish(left, right)
-    left.get_legend().remove()
+    right.grid(alpha=0.25)
     right.legend(frameon=False, fontsize=7, loc="lower left")

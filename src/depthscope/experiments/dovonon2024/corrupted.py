@@ -19,30 +19,25 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import UsageError
-from depthscope.experiments.axes import finish
-from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.claim import Claim
 from depthscope.experiments.smoothing_arms import (
-    ARMS,
     PAIRS,
-    TAUGHT,
+    ImageSizes,
+    Row,
+    Said,
     Setting,
-    Sizes,
+    claims_of,
     compared,
     data_of,
-    epochs_of,
     high_to_low,
     measured,
-    sign_is_seen,
     train_all,
-    versions,
 )
 from depthscope.experiments.smoothing_pictures import draw_lines, draw_table, over
 
-LEAST = {"trials": 1}  # that can be set
-
 
 @dataclass(frozen=True)
-class Config(Sizes):
+class Config(ImageSizes):
     """noise, blur: strengths on test images; label_noise: shares of training labels that are wrong. All rise."""
 
     noise: tuple[float, ...] = (0.1, 0.2, 0.4)
@@ -94,23 +89,19 @@ def rows_of(numbers: dict[str, Tensor], cfg: Config, place: int) -> dict[str, Te
 
 
 def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
-    rows: list[tuple[str, float | Tensor, float, float]] = []
-    reported: list[Claim] = []
-    for place, (data, count) in enumerate(data_of(cfg).items()):
-        rows.append(sign_is_seen(data, numbers["hfc_lfc"][place]))
-        if epochs_of(cfg, data) >= TAUGHT:
-            kept = max(
-                float((numbers[kind][place, -1] - numbers[kind][place, 0]).mean(-1).max())
-                for kind in ("noise", "blur", "label_noise")
-            )
-            rows.append((f"{data}: the worst of each kind costs every arm accuracy, at least", -kept, 0.0, 1.0))
-            by_name = rows_of(numbers, cfg, place)
-            tested = dict(
-                zip(by_name, compared(torch.stack([*by_name.values()]), list(ARMS), PAIRS, 1 / count), strict=True)
-            )
-            for name in (f"noise {cfg.noise[-1]:g}", f"blur {cfg.blur[-1]:g}", f"labels wrong {cfg.label_noise[-1]:g}"):
-                reported += versions(f"{data}, {name}", tested[name], cfg.trials)
-    return [*stated(cfg.trials, *rows), *reported]
+    worst = (f"noise {cfg.noise[-1]:g}", f"blur {cfg.blur[-1]:g}", f"labels wrong {cfg.label_noise[-1]:g}")
+
+    def taught(data: str, place: int, step: float) -> Said:
+        kept = max(
+            float((numbers[kind][place, -1] - numbers[kind][place, 0]).mean(-1).max())
+            for kind in ("noise", "blur", "label_noise")
+        )
+        by_name = rows_of(numbers, cfg, place)
+        tested = compared(torch.stack([by_name[name] for name in worst]), resolution=step)
+        costs: Row = (f"{data}: the worst of each kind costs every arm accuracy, at least", -kept, 0.0, 1.0)
+        return [costs], {f"{data}, {name}": row for name, row in zip(worst, tested, strict=True)}
+
+    return claims_of(numbers, cfg, taught)
 
 
 def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
@@ -122,14 +113,12 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
         for column, (kind, title) in enumerate(titles.items()):
             ax = figure.add_subplot(spec[2 * place, column])
             steps = [f"{strength:g}" for strength in (0, *getattr(cfg, kind))]
-            draw_lines(ax, numbers[kind][place], list(ARMS), steps, f"{name}, test accuracy: {title}")
-            finish(ax)
+            draw_lines(ax, numbers[kind][place], steps, f"{name}, test accuracy: {title}")
         by_name = rows_of(numbers, cfg, place)
-        tested = compared(torch.stack([*by_name.values()]), list(ARMS), PAIRS, 1 / count)
+        tested = compared(torch.stack([*by_name.values()]), resolution=1 / count)
         words = f"{name}: points of test accuracy ahead, {over(cfg.trials)}"
         draw_table(figure.add_subplot(spec[2 * place + 1, :2]), tested, PAIRS, list(by_name), words)
         ratio = figure.add_subplot(spec[2 * place + 1, 2])
         shares = [f"{share:g}" for share in (0, *cfg.label_noise)]
-        draw_lines(ratio, numbers["hfc_lfc"][place], list(ARMS), shares, "HFC/LFC after the last block, trained")
+        draw_lines(ratio, numbers["hfc_lfc"][place], shares, "HFC/LFC after the last block, trained")
         ratio.set_xlabel("wrong training labels")
-        finish(ratio)

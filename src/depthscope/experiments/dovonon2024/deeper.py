@@ -16,30 +16,15 @@ from typing import Any
 
 from torch import Tensor
 
-from depthscope.experiments.claim import Claim, stated
-from depthscope.experiments.smoothing_arms import (
-    ARMS,
-    PAIRS,
-    TAUGHT,
-    Setting,
-    Sizes,
-    compared,
-    data_of,
-    epochs_of,
-    high_to_low,
-    measured,
-    sign_is_seen,
-    train_all,
-    versions,
-)
+from depthscope.experiments.claim import Claim
+from depthscope.experiments.smoothing_arms import ImageSizes, Row, Said, Setting, claims_of, compared, outcome
 from depthscope.experiments.smoothing_pictures import draw_settings
 
-LEAST = {"trials": 1}  # that can be set
 TRAINED = 0.9  # accuracy on digits that every arm must reach for their differences to mean something
 
 
 @dataclass(frozen=True)
-class Config(Sizes):
+class Config(ImageSizes):
     """depths: the paper's, and twice that."""
 
     depths: tuple[int, ...] = (12, 24)
@@ -50,27 +35,17 @@ SMOKE = Config(depths=(2, 4), d=16, h=2, q=16, epochs=2, lr=4e-3, trials=1, side
 
 def run(cfg: Config) -> dict[str, Tensor]:
     """All (data, depths, arms, seeds)."""
-    lanes = train_all(cfg, [Setting(depth) for depth in cfg.depths])
-    return {
-        "test_accuracy": measured(lanes, "test", "accuracy"),
-        "test_loss": measured(lanes, "test", "loss"),
-        "train_loss": measured(lanes, "train", "loss"),
-        "hfc_lfc": high_to_low(lanes),
-    }
+    return outcome(cfg, [Setting(depth) for depth in cfg.depths])
 
 
 def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
-    rows: list[tuple[str, float | Tensor, float, float]] = []
-    reported: list[Claim] = []
-    for place, (data, count) in enumerate(data_of(cfg).items()):
-        rows.append(sign_is_seen(data, numbers["hfc_lfc"][place]))
-        if epochs_of(cfg, data) >= TAUGHT:
-            accuracy = numbers["test_accuracy"][place]
-            if data == "digits":
-                rows.append(("digits: test accuracy of the worst arm and depth", accuracy.mean(-1).min(), TRAINED, 1.0))
-            ahead = compared(accuracy, list(ARMS), PAIRS, 1 / count)[-1]
-            reported += versions(f"{data}, {cfg.depths[-1]} blocks", ahead, cfg.trials)
-    return [*stated(cfg.trials, *rows), *reported]
+    def taught(data: str, place: int, step: float) -> Said:
+        accuracy = numbers["test_accuracy"][place]
+        worst: Row = ("digits: test accuracy of the worst arm and depth", accuracy.mean(-1).min(), TRAINED, 1.0)
+        asked = {f"{data}, {cfg.depths[-1]} blocks": compared(accuracy, resolution=step)[-1]}
+        return [worst] if data == "digits" else [], asked
+
+    return claims_of(numbers, cfg, taught)
 
 
 def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:

@@ -18,23 +18,16 @@ from torch import Tensor
 
 from depthscope.circuits.spectrum import spectrum
 from depthscope.errors import MissingExtraError
-from depthscope.experiments.claim import Claim
+from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.models import packaged
 from depthscope.models.resolve import resolve
 from depthscope.models.sizes import Sizes
 
 COLUMNS = (
-    "smooth",
-    "sharpen",
-    "heads smooth",
-    "weights smooth",
-    "apart smooth",
-    "least",
-    "asymmetry",
-    "negative scales",
+    "smooth", "sharpen", "heads smooth", "weights smooth", "apart smooth", "least", "asymmetry", "negative scales",
     "agree",
-)
+)  # fmt: skip
 COLOURS = {"smooth": "#c0392b", "sharpen": "#2471a3"}
 
 
@@ -43,16 +36,8 @@ class Config:
     """`models`: presets at random initialisation, `trained`: functions of depthscope.models.packaged."""
 
     models: tuple[str, ...] = (
-        "bert",
-        "albert",
-        "xlnet",
-        "gpt2",
-        "llama",
-        "vit",
-        "torch_encoder",
-        "classic",
-        "pre_norm",
-    )
+        "bert", "albert", "xlnet", "gpt2", "llama", "vit", "torch_encoder", "classic", "pre_norm",
+    )  # fmt: skip
     trained: tuple[str, ...] = ("minilm", "rxnmapper", "smollm2")
     depth: int = 12
     d: int = 256
@@ -99,25 +84,20 @@ def _loaded(name: str, cfg: Config) -> tuple[Any, Any]:
 def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     table = numbers["table"]
     random = table[: len(cfg.models)]
-    blocks = cfg.depth * len(cfg.models)
-    made = [
-        Claim("random weights: blocks that smooth", float(random[:, 0].mean()), 0.95, 1.0, blocks),
-        Claim(
-            "random weights: asymmetry of H, sqrt(2) for independent entries",
-            float(random[:, 6].mean()),
-            1.36,
-            1.47,
-            blocks,
-        ),
-        Claim("the check by repetition: random blocks that smooth", float(random[:, 4].mean()), 0.95, 1.0, blocks),
-    ]
+    made = stated(
+        cfg.depth * len(cfg.models),
+        ("random weights: blocks that smooth", random[:, 0].mean(), 0.95, 1.0),
+        ("random weights: asymmetry of H, sqrt(2) for independent entries", random[:, 6].mean(), 1.36, 1.47),
+        ("the check by repetition: random blocks that smooth", random[:, 4].mean(), 0.95, 1.0),
+    )
     for name, row in zip(cfg.trained, table[len(cfg.models) :], strict=True):
         if not bool(row.isnan().any()):
             count = int((~numbers["margins"][len(cfg.models) + cfg.trained.index(name)].isnan()).sum())
-            made += [
-                Claim(f"{name}, trained: every block smooths or sharpens", float(row[0] + row[1]), 1.0, 1.0, count),
-                Claim(f"{name}: eigenvalues and repetition agree", float(row[8]), 0.8, 1.0, count),
-            ]
+            made += stated(
+                count,
+                (f"{name}, trained: every block smooths or sharpens", row[0] + row[1], 1.0, 1.0),
+                (f"{name}: eigenvalues and repetition agree", row[8], 0.8, 1.0),
+            )
     return made
 
 

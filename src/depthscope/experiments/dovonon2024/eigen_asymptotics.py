@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import UsageError
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim
 from depthscope.experiments.progress import track
 from depthscope.experiments.random import KINDS, random_attention
@@ -175,14 +174,8 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     left, middle, right = figure.subplots(1, 3)
     smooth = numbers["margin"] > 0
     for these, colour, word in [(smooth, "C3", "smooths"), (~smooth, "C0", "sharpens")]:
-        left.plot(
-            numbers["margin"][these],
-            numbers["exponent_margin"][these],
-            ".",
-            ms=3,
-            color=colour,
-            label=f"verdict: {word}",
-        )
+        x, y = numbers["margin"][these], numbers["exponent_margin"][these]
+        left.plot(x, y, ".", ms=3, color=colour, label=f"verdict: {word}")
     low, high = float(numbers["margin"].clamp(min=-3).min()), float(numbers["margin"].clamp(max=3).max())
     left.axline((0, 0), slope=1, color="0.4", lw=0.8)
     left.set(
@@ -200,17 +193,12 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
         middle.fill_between(steps, bands[0], bands[2], color=colour, alpha=0.15, lw=0)
     middle.set(xlabel="layer", ylabel="hfc / lfc = sqrt(t_div / t_sim)", title="at the depths of real models")
     both = _complex(numbers, "lambda_H") & _complex(numbers, "lambda_A")
-    groups = [
-        (smooth, "C3", "smooths"),
-        (~smooth & ~both, "C0", "sharpens"),
-        (~smooth & both, "C2", "sharpens, both complex"),
-    ]
+    sharp = [(~smooth & ~both, "C0", "sharpens"), (~smooth & both, "C2", "sharpens, both complex")]
     ends = torch.arange(len(cfg.depths) + 1)
-    for these, colour, word in groups:
+    for these, colour, word in [(smooth, "C3", "smooths"), *sharp]:
         lines = numbers["rank_one_distance"][these].clamp(min=1e-17)
         for line in lines[:: len(lines) // 40 + 1]:
             right.semilogy(ends, line, color=colour, lw=0.5, alpha=0.4)
         right.semilogy([], [], color=colour, label=word)
     right.set_xticks(ends.tolist(), [f"{depth:,}" for depth in (*cfg.depths, cfg.depth)])
     right.set(xlabel="layer", ylabel="distance from rank one", title="rank collapse comes with both verdicts")
-    finish(left, middle, right)

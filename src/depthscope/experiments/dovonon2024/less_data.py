@@ -16,29 +16,13 @@ from typing import Any
 from torch import Tensor
 
 from depthscope.errors import UsageError
-from depthscope.experiments.claim import Claim, stated
-from depthscope.experiments.smoothing_arms import (
-    ARMS,
-    PAIRS,
-    TAUGHT,
-    Setting,
-    Sizes,
-    compared,
-    data_of,
-    epochs_of,
-    high_to_low,
-    measured,
-    sign_is_seen,
-    train_all,
-    versions,
-)
+from depthscope.experiments.claim import Claim
+from depthscope.experiments.smoothing_arms import ImageSizes, Said, Setting, claims_of, compared, outcome
 from depthscope.experiments.smoothing_pictures import draw_settings
-
-LEAST = {"trials": 1}  # that can be set
 
 
 @dataclass(frozen=True)
-class Config(Sizes):
+class Config(ImageSizes):
     """shares of the training images, rising."""
 
     shares: tuple[float, ...] = (0.1, 0.25, 0.5, 1.0)
@@ -57,29 +41,18 @@ def settings(cfg: Config) -> list[Setting]:
 
 def run(cfg: Config) -> dict[str, Tensor]:
     """All (data, shares, arms, seeds)."""
-    lanes = train_all(cfg, settings(cfg))
-    return {
-        "test_accuracy": measured(lanes, "test", "accuracy"),
-        "test_loss": measured(lanes, "test", "loss"),
-        "train_loss": measured(lanes, "train", "loss"),
-        "hfc_lfc": high_to_low(lanes),
-    }
+    return outcome(cfg, settings(cfg))
 
 
 def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
-    rows: list[tuple[str, float | Tensor, float, float]] = []
-    reported: list[Claim] = []
-    for place, (data, count) in enumerate(data_of(cfg).items()):
-        rows.append(sign_is_seen(data, numbers["hfc_lfc"][place]))
-        if epochs_of(cfg, data) >= TAUGHT:
-            accuracy = numbers["test_accuracy"][place]
-            gained = (accuracy[-1] - accuracy[0]).mean(-1).min()
-            rows.append(
-                (f"{data}: accuracy gained by most images over fewest, the least of all arms", gained, 0.0, 1.0)
-            )
-            where = f"{data}, {100 * cfg.shares[0]:g} % of the images"
-            reported += versions(where, compared(accuracy, list(ARMS), PAIRS, 1 / count)[0], cfg.trials)
-    return [*stated(cfg.trials, *rows), *reported]
+    def taught(data: str, place: int, step: float) -> Said:
+        accuracy = numbers["test_accuracy"][place]
+        gained = (accuracy[-1] - accuracy[0]).mean(-1).min()
+        says = f"{data}: accuracy gained by most images over fewest, the least of all arms"
+        where = f"{data}, {100 * cfg.shares[0]:g} % of the images"
+        return [(says, gained, 0.0, 1.0)], {where: compared(accuracy, resolution=step)[0]}
+
+    return claims_of(numbers, cfg, taught)
 
 
 def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.circuits.weights import read_weights
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.experiments.races import draw_accuracies
@@ -34,13 +33,13 @@ NAMES = ["plain", *(f"{mode}, {form}" for mode, form in ARMS)]
 LOOKS = 12  # at the conditioning, along a training
 LONG = 12  # epochs, after which the arms are asked how well they do
 CPU = torch.device("cpu")
-LEAST = {"trials": 1, "rounds": 1}  # that can be set
 
 
 @dataclass(frozen=True)
 class Config:
     """width, images, rounds: of the block whose training step is timed."""
 
+    LEAST = {"trials": 1}
     depth: int = 4
     d: int = 32
     h: int = 4
@@ -151,4 +150,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     bars.bar(["plain", *FORMS], (1e3 * numbers["seconds"]).tolist())
     condition.set(title="cond_1 of the free matrix, worst block", xlabel="share of the training")
     bars.set(title=f"ms of one block's training step, d = {cfg.width}", ylim=(0, None))
-    finish(condition, dots, bars)

@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.races import Race, draw_bands, ends, line_style, loss_by_frequency, training_curves
 from depthscope.experiments.rates import run_at_best_rates
 from depthscope.experiments.smoothing_arms import ARMS as ALL_ARMS
 from depthscope.experiments.smoothing_arms import compared, high_to_low
 from depthscope.experiments.smoothing_pictures import draw_table, over
+from depthscope.experiments.trainings import TextSizes
 from depthscope.training.arms import rate_words
 from depthscope.training.honest import TOLERANCE
 from depthscope.training.significance import LEVEL
@@ -32,26 +32,14 @@ ARMS = {name: ALL_ARMS[name] for name in ("free", "sharpen", "smooth", "symmetri
 PAIRS = (("sharpen", "free"), ("smooth", "free"), ("symmetric", "free"), ("smooth", "sharpen"))
 TAUGHT = 150  # steps, from which on it is asked who is better
 LEARNED = 0.4  # nats below the loss of someone who knows how frequent characters are
-LEAST = {"trials": 1, "segment": 2}  # that can be set
 
 
 @dataclass(frozen=True)
-class Config:
-    """rates: the grid. test: how many characters of the test split are looked at. folder: where trainings are kept."""
+class Config(TextSizes):
+    """The paper's depth."""
 
     depth: int = 12
-    rates: tuple[float, ...] = (1e-3, 3e-3)
-    d: int = 64
-    h: int = 4
-    q: int = 128
-    segment: int = 64
-    batch: int = 16
-    steps: int = 256
-    test: int = 16_384
     trials: int = 5
-    folder: str = ""
-    side_by_side: bool = True
-    seed: int = 0
 
 
 SMOKE = Config(
@@ -60,22 +48,8 @@ SMOKE = Config(
 
 
 def race(cfg: Config) -> Race:
-    """A decoder without memory; a cosine from the rate to 0."""
-    return Race(
-        arms=tuple(ARMS.values()),
-        seeds=range(cfg.seed, cfg.seed + cfg.trials),
-        model={"depth": cfg.depth, "d": cfg.d, "h": cfg.h, "q": cfg.q},
-        recipe={"epochs": 1, "batch": cfg.batch, "schedule": "cosine", "weight_decay": 0.01, "log_every": 0},
-        task="pydoc",
-        options={
-            "model": "decoder",
-            "segment": cfg.segment,
-            "test": cfg.test,
-            "epoch_tokens": cfg.steps * cfg.batch * cfg.segment,
-        },
-        side_by_side=cfg.side_by_side,
-        folder=cfg.folder,
-    )
+    """A decoder without memory."""
+    return cfg.text_race(ARMS.values(), cfg.depth, {"weight_decay": 0.01, "log_every": 0}, model="decoder")
 
 
 def run(cfg: Config) -> dict[str, Tensor]:
@@ -129,4 +103,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     tested = compared(numbers["test_loss"].unsqueeze(0), list(ARMS), PAIRS)
     words = f"test loss above, in nats, {over(cfg.trials)}"
     draw_table(table, tested, PAIRS, ["loss"], words, scale=1.0, digits=3)
-    finish(curves, ends_)

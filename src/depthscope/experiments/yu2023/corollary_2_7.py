@@ -7,10 +7,9 @@ when P is symmetric, then delta^2 = |lambda_2(P)|^2" (Yu & Zhang 2023).
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
+from depthscope.experiments.chains import stacked
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.random import random_attention, random_tokens
 from depthscope.metrics import delta, lambda_2, mu, omega, t_sim
@@ -35,23 +34,14 @@ SMOKE = Config(pairs=200)
 
 def run(cfg: Config) -> dict[str, Tensor]:
     """(kinds, pairs) each: mu_1, mu_2, omega, delta, |lambda_2|, exact E[r], the bound by delta, and (17)."""
-    rows: dict[str, list[Tensor]] = {}
+    rows = []
     for kind in KINDS:
         X, P = random_tokens(cfg.pairs, cfg.n, cfg.d), random_attention(kind, cfg.pairs, cfg.n)
-        t, (mu_1, mu_2) = t_sim(X), mu(X, P)
-        values = {
-            "mu_1": mu_1,
-            "mu_2": mu_2,
-            "omega": omega(X, P),
-            "delta": delta(P),
-            "lambda_2": lambda_2(P),
-            "rate": 1 + (expected_ratio(X, P) - 1) * t,
-        }
-        values["bound"] = doubly_stochastic_bound(t, values["delta"])
-        values["estimate"] = rate_estimate(t, values["lambda_2"])
-        for name, value in values.items():
-            rows.setdefault(name, []).append(value)
-    return {name: torch.stack(values) for name, values in rows.items()}
+        t, (mu_1, mu_2), dl, second = t_sim(X), mu(X, P), delta(P), lambda_2(P)
+        values = {"mu_1": mu_1, "mu_2": mu_2, "omega": omega(X, P), "delta": dl, "lambda_2": second}
+        values["rate"] = 1 + (expected_ratio(X, P) - 1) * t
+        rows.append(values | {"bound": doubly_stochastic_bound(t, dl), "estimate": rate_estimate(t, second)})
+    return stacked(rows)
 
 
 def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
@@ -82,4 +72,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     right.set(xlabel="(17) - 1", ylabel="exact E[r] - 1", title="(17) bounds symmetric P")
     for ax in (left, right):
         ax.axline((0.1, 0.1), (1, 1), color="0.4", lw=0.8)
-    finish(left, right)

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import MissingExtraError, UsageError
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.scans.scan import scan
@@ -84,15 +83,11 @@ def _model(name: str, cfg: Config) -> tuple[Any, Tensor, Tensor]:
 def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     similarity, cosine, gradient = numbers["t_sim"], numbers["t_cos"], numbers["gradient_norm"]
     passes = [float((row <= 0.9).sum()) for row in similarity]  # blocks before t_sim passes 0.9
+    apart = (cosine - similarity).abs().max()
     made: list[tuple[str, Any, float, float]] = [
         ("BERT's token similarity escalates to unity (last block)", similarity[0, -1], 0.99, 1.0),
         ("ALBERT's token similarity escalates to unity (last block)", similarity[1, -1], 0.99, 1.0),
-        (
-            "t_cos and t_sim are almost identical (largest gap over all blocks)",
-            (cosine - similarity).abs().max(),
-            0.0,
-            0.02,
-        ),
+        ("t_cos and t_sim are almost identical (largest gap over all blocks)", apart, 0.0, 0.02),
         ("ALBERT escalates faster (block where t_sim passes 0.9, ALBERT over BERT)", passes[1] / passes[0], 0.0, 0.9),
         ("BERT's gradient norm stays at one level (largest over smallest)", gradient.max() / gradient.min(), 1.0, 10.0),
     ]
@@ -110,4 +105,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     right.set(title="gradient norm of the weights", xlabel="block", ylim=(middle_of / 30, middle_of * 30))
     left.set_title("token similarity t_sim")
     middle.set_title("cosine similarity t_cos")
-    finish(left, middle, right)

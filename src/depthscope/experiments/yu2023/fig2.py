@@ -14,11 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
+from depthscope.experiments.chains import ChainSizes, stacked
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.metrics import delta, omega, t_div, t_sim, xi
-from depthscope.models.design import Design
 from depthscope.models.trials import chain
 
 LAWS = ("unit_gain", "paper_literal")
@@ -27,17 +26,12 @@ FLOOR = 1e-10  # of t_div: below it float32 noise takes part
 
 
 @dataclass(frozen=True)
-class Config:
-    """Section 2.4; the feed-forward width is not given there, 2 d is Table 1's ratio."""
+class Config(ChainSizes):
+    """Section 2.4."""
 
     trials: int = 50
-    n: int = 64
-    d: int = 512
-    h: int = 8
-    q: int = 1024
     depth: int = 20
     alpha: float = 1.0
-    seed: int = 0
 
 
 SMOKE = Config(trials=24, d=128, q=256)
@@ -45,13 +39,11 @@ SMOKE = Config(trials=24, d=128, q=256)
 
 def run(cfg: Config) -> dict[str, Tensor]:
     """Means over trials: t_sim (laws, depth + 1), ratio xi_1 / xi_2 (laws, depth, 4), delta and omega (laws, depth)."""
-    results = [_one_law(cfg, law, index * cfg.depth) for index, law in enumerate(LAWS)]
-    return {name: torch.stack([r[name] for r in results]) for name in results[0]}
+    return stacked([_one_law(cfg, law, index * cfg.depth) for index, law in enumerate(LAWS)])
 
 
 def _one_law(cfg: Config, law: str, done: int) -> dict[str, Tensor]:
-    design = Design(depth=cfg.depth, d=cfg.d, h=cfg.h, q=cfg.q, alpha=cfg.alpha, weights=law)
-    X = torch.randn(cfg.trials, cfg.n, cfg.d)
+    design, X = cfg.design(cfg.depth, alpha=cfg.alpha, weights=law), cfg.tokens()
     similarity, diversity, ratios, deltas, omegas = [t_sim(X)], [], [], [], []
     for states in track(chain(design, X, pattern=True), cfg.depth * len(LAWS), done=done):
         pairs = [xi(states[a], states[b]) for a, b in pairwise(STEPS)]
@@ -78,6 +70,7 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     wide, norms = (0.9 * goal, 1.1 * goal), torch.cat([unit[:, 1], unit[:, 3]])
     before_floor = literal[:, 0][numbers["t_div_in"][1] > FLOOR]
     smallest_step = float((t_unit[1:] - t_unit[:-1]).min())
+    grown = before_floor.median() / (1 + cfg.h * cfg.alpha**2)
     made = [
         ("step 1 multiplies the odds by about 2 in every block (smallest mean)", unit[:, 0].min(), *wide),
         ("step 1 multiplies the odds by about 2 in every block (largest mean)", unit[:, 0].max(), *wide),
@@ -88,12 +81,7 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
         ("delta is far below 1 from the start", numbers["delta"][0].max(), 0.0, 0.5),
         ("omega is far below 1 from the start", numbers["omega"][0].max(), 0.0, 0.5),
         ("delta goes to 0", numbers["delta"][0, -1], 0.0, 0.05),
-        (
-            "(18) with variance h/d: step 1 multiplies the odds by 1 + h alpha^2",
-            before_floor.median() / (1 + cfg.h * cfg.alpha**2),
-            0.85,
-            1.15,
-        ),
+        ("(18) with variance h/d: step 1 multiplies the odds by 1 + h alpha^2", grown, 0.85, 1.15),
     ]
     known = [
         ("the feed-forward step (3) has no impact: largest ratio", unit[:, 2].max(), 0.97, 1.03),
@@ -115,4 +103,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     left.set(title="token similarity t_sim", xlabel="block", ylim=(-0.02, 1.05))
     middle.set(title=r"$\xi_1/\xi_2$ of each step (unit_gain)", xlabel="block", ylim=(0.8, 2.4))
     right.set(title="attention matrices (unit_gain)", xlabel="block", ylim=(0, None))
-    finish(left, middle, right)

@@ -12,11 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
+from depthscope.experiments.chains import ChainSizes
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.metrics import t_sim
-from depthscope.models.design import Design
 from depthscope.models.trials import chain
 from depthscope.theory import expected_energy
 
@@ -24,16 +23,10 @@ WIRINGS = ("post_norm", "pre_norm")
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(ChainSizes):
     """The sizes of section 2.4."""
 
-    trials: int = 20
-    n: int = 64
-    d: int = 512
-    h: int = 8
-    q: int = 1024
     depth: int = 40
-    seed: int = 0
 
 
 SMOKE = Config(trials=16, n=32, d=128, q=256, depth=24)
@@ -46,11 +39,11 @@ def energy(X: Tensor) -> Tensor:
 
 def run(cfg: Config) -> dict[str, Tensor]:
     """Means over trials: t_sim of both wirings (2, depth + 1); norms in pre-norm, and (20) against |Y|^2, (depth,)."""
-    start = torch.randn(cfg.trials, cfg.n, cfg.d)
+    start = cfg.tokens()
     numbers: dict[str, list[Tensor]] = {name: [t_sim(start).mean()] for name in WIRINGS}
     for name in ("X", "X_hat", "SA", "energy", "predicted", "measured"):
         numbers[name] = []
-    designs = [Design(depth=cfg.depth, d=cfg.d, h=cfg.h, q=cfg.q, wiring=wiring) for wiring in WIRINGS]
+    designs = [cfg.design(cfg.depth, wiring=wiring) for wiring in WIRINGS]
     post, pre = chain(designs[0], start), chain(designs[1], start, pattern=True)
     for after, states in track(zip(post, pre, strict=True), cfg.depth):
         numbers["post_norm"].append(t_sim(after["out"]).mean())
@@ -72,18 +65,14 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     share, before = SA / X, numbers["energy"]
     added = (numbers["measured"] - before).sum() / (numbers["predicted"] - before).sum()
     middle = min(13, cfg.depth)
+    slower = pre[middle] / post[middle]
     made = [
         ("the stream |X|_F grows in every block (smallest factor)", (X[1:] / X[:-1]).min(), 1.001, 2.0),
         ("attention's input |X_hat|_F is fixed (largest over smallest)", X_hat.max() / X_hat.min(), 1.0, 1.001),
         ("attention's share |SA|_F / |X|_F falls in the end (last over largest)", share[-1] / share.max(), 0.0, 0.9),
         ("(20): |Y|^2 grows by |P X_hat|^2 (grown over predicted, all blocks)", added, 0.9, 1.1),
         ("similarity keeps increasing in pre-norm (smallest growth)", (pre[1:] - pre[:-1]).min(), 1e-9, 1.0),
-        (
-            f"but slower than in post-norm (t_sim at block {middle}, pre over post)",
-            pre[middle] / post[middle],
-            0.0,
-            0.95,
-        ),
+        (f"but slower than in post-norm (t_sim at block {middle}, pre over post)", slower, 0.0, 0.95),
     ]
     says = "attention's role diminishes progressively: |SA|_F / |X|_F falls from the start (last over first)"
     known = (says, share[-1] / share[0], 0.0, 0.9)
@@ -100,4 +89,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
         right.plot(blocks, numbers[name], color=colour, label=label)
     left.set(title="token similarity t_sim", xlabel="block", ylim=(-0.02, 1.05))
     right.set(title="Frobenius norms in pre-norm", xlabel="block", ylim=(0, None))
-    finish(left, right)

@@ -14,15 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
+from depthscope.experiments.chains import ChainSizes
 from depthscope.experiments.claim import Claim
 from depthscope.experiments.progress import track
 from depthscope.metrics import t_div
-from depthscope.models.design import Design
 from depthscope.models.trials import chain
 from depthscope.remedies.de_escalate import DeEscalate
 
-SETTINGS = {  # what the weights of a Design are, and what a reader should call it
+SETTINGS: dict[str, tuple[dict[str, Any], str]] = {  # the weights of a Design, and what a reader should call them
     "unit_gain": ({"weights": "unit_gain"}, "Var W = 1/d (the theory)"),
     "projection": ({"weights": "paper_literal", "output": True}, "Var W = h/d, default output projection"),
     "strong_ffn": ({"weights": "paper_literal_he", "output": True}, "the same, FFN of He's gain"),
@@ -30,17 +29,11 @@ SETTINGS = {  # what the weights of a Design are, and what a reader should call 
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(ChainSizes):
     """The sizes of section 2.4, 20 runs; the depth is not given."""
 
-    trials: int = 20
-    n: int = 64
-    d: int = 512
-    h: int = 8
-    q: int = 1024
     depth: int = 40
     taus: tuple[float, ...] = (0.1, 0.5, 1.0)
-    seed: int = 0
 
     def __post_init__(self) -> None:
         for tau in self.taus:
@@ -59,10 +52,9 @@ def run(cfg: Config) -> dict[str, Tensor]:
         return torch.stack([remedy(Y[:, arm]) for arm, remedy in enumerate(remedies)], 1)
 
     for index, (name, (choices, _)) in enumerate(SETTINGS.items()):
-        design = Design(depth=cfg.depth, d=cfg.d, h=cfg.h, q=cfg.q, **choices)  # type: ignore[arg-type]
-        X = torch.randn(cfg.trials, 1, cfg.n, cfg.d).expand(-1, len(cfg.taus), -1, -1)
+        X = cfg.tokens().unsqueeze(1).expand(-1, len(cfg.taus), -1, -1)
         after, before = [t_div(X).mean(0)], [t_div(X).mean(0)]
-        blocks = chain(design, X, between=reduce)
+        blocks = chain(cfg.design(cfg.depth, **choices), X, between=reduce)
         for states in track(blocks, cfg.depth * len(SETTINGS), done=index * cfg.depth):
             Y = states["out"]
             before.append(t_div(Y).mean(0))
@@ -91,10 +83,7 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     panels = figure.subplots(1, len(SETTINGS), sharey=True)
     for ax, (name, (_, label)) in zip(panels, SETTINGS.items(), strict=True):
         for index, tau in enumerate(cfg.taus):
-            ax.plot(numbers[name][index], color=f"C{index}", label=f"tau = {tau:g}")
+            ax.plot(numbers[name][index], color=f"C{index}", label=f"tau = {tau:g}" if ax is panels[0] else None)
             ax.plot(numbers[f"{name}_before"][index], ":", lw=1, color=f"C{index}")
         ax.set(title=label, xlabel="block (dotted: before the mean is reduced)", ylim=(-0.02, 1.05))
     panels[0].set_ylabel("token diversity t_div")
-    finish(*panels)
-    for ax in panels[1:]:
-        ax.get_legend().remove()

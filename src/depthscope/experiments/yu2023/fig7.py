@@ -29,7 +29,6 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import UsageError
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.races import (
     Race,
@@ -42,6 +41,7 @@ from depthscope.experiments.races import (
     run_race,
     training_curves,
 )
+from depthscope.experiments.trainings import Trainings
 from depthscope.training.honest import TOLERANCE
 
 ARMS = {
@@ -64,11 +64,10 @@ PAPER = {
 SIZES: dict[str, dict[str, Any]] = {"pydoc": PYDOC, "wikitext2": WIKITEXT_2, "wikitext103": PAPER}
 TAUGHT = 200  # steps
 FAILED, SIMILAR, LEAKED = 0.2, 0.1, 0.1  # nats: behind by so much, apart by at most, better or worse by
-LEAST = {"trials": 1, "segment": 2}  # that can be set
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Trainings):
     """data: "pydoc", "wikitext2", "wikitext103" or a text file. Sizes that are not set (0) are those of the data.
 
     epoch_tokens: after so many an epoch is over; 0 with WikiText-103 is all of them. test: how many tokens of the test
@@ -89,10 +88,6 @@ class Config:
     lr: float = 0.0
     weights: str = ""
     test: int = 0
-    trials: int = 3
-    folder: str = ""
-    side_by_side: bool = True
-    seed: int = 0
 
     def size(self, name: str) -> Any:
         return getattr(self, name) or SIZES.get(self.data, PYDOC)[name]
@@ -116,15 +111,12 @@ def race(cfg: Config) -> Race:
         raise UsageError(f"fig7: source says where WikiText is; the data are {cfg.data!r}. Leave source out.")
     sizes = {name: cfg.size(name) for name in ("segment", "memory", "epoch_tokens")}
     options = {**sizes, "test": cfg.test, "data": cfg.data if file else cfg.source}
-    return Race(
-        arms=tuple(ARMS.values()),
-        seeds=range(cfg.seed, cfg.seed + cfg.trials),
-        model={name: cfg.size(name) for name in ("depth", "d", "h", "q", "weights")},
-        recipe={name: cfg.size(name) for name in ("epochs", "batch", "lr")} | {"schedule": "cosine", "weight_decay": 0},
-        task="text" if file else cfg.data,
-        options={name: value for name, value in options.items() if value},
-        side_by_side=cfg.side_by_side,
-        folder=cfg.folder,
+    return cfg.race(
+        ARMS.values(),
+        {name: cfg.size(name) for name in ("depth", "d", "h", "q", "weights")},
+        {name: cfg.size(name) for name in ("epochs", "batch", "lr")} | {"schedule": "cosine", "weight_decay": 0},
+        "text" if file else cfg.data,
+        **{name: value for name, value in options.items() if value},
     )
 
 
@@ -187,4 +179,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     learned.set(title="training loss (dotted: frequencies alone)", xlabel="step")
     future.set(title="test loss, fed only the past, one dot a seed")
     tokens.set(title="t_sim after training", xlabel="block", ylim=(-0.02, 1.02))
-    finish(learned, future, tokens)

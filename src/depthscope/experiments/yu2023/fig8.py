@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
+from depthscope.experiments.chains import stacked
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.metrics import eta
@@ -39,7 +39,7 @@ SMOKE = Config(points=10, trials=20, shapes=4)
 def run(cfg: Config) -> dict[str, Tensor]:
     """Over t: mean of eta and its standard error (widths, points); its exact expectation (widths, shapes, points)."""
     ts = torch.arange(1, cfg.points + 1) / cfg.points
-    rows: dict[str, list[Tensor]] = {"mean": [], "error": [], "exact": []}
+    rows = []
     for d in track(cfg.widths, len(cfg.widths)):
         v, Q = torch.randn(cfg.shapes, 1, 1, d).double(), torch.randn(cfg.shapes, 1, cfg.n, d).double()
         X = cfg.n**-0.5 * v + ts[:, None, None] * Q  # (shapes, points, n, d)
@@ -48,23 +48,18 @@ def run(cfg: Config) -> dict[str, Tensor]:
         W = torch.randn(cfg.trials, cfg.points, d, d).double() * d**-0.5
         Y = X[0] + P[0] @ X[0] @ W  # (trials, points, n, d)
         drawn = eta(X[0].expand_as(Y), Y, P[0].expand(cfg.trials, -1, -1, -1))
-        rows["mean"].append(drawn.mean(0))
-        rows["error"].append(drawn.std(0) / cfg.trials**0.5)
-        rows["exact"].append(torch.stack([expected_eta(x, p) for x, p in zip(X, P, strict=True)]))
-    return {"t": ts} | {name: torch.stack(values) for name, values in rows.items()}
+        exact = torch.stack([expected_eta(x, p) for x, p in zip(X, P, strict=True)])
+        rows.append({"mean": drawn.mean(0), "error": drawn.std(0) / cfg.trials**0.5, "exact": exact})
+    return {"t": ts} | stacked(rows)
 
 
 def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     exact, small = numbers["exact"].abs(), numbers["t"] <= max(0.1, 1 / cfg.points)
     size = exact.amax(-1).mean(-1)  # (widths,): the largest over t, mean over shapes
     grows = exact[0, :, -1].mean() / exact[0][:, small].mean()
+    largest = exact[0][:, small].max()
     made = [
-        (
-            f"(a) for t <= 0.1 E[eta] is close to 0 even for d = {cfg.widths[0]} (largest)",
-            exact[0][:, small].max(),
-            0,
-            0.01,
-        ),
+        (f"(a) for t <= 0.1 E[eta] is close to 0 even for d = {cfg.widths[0]} (largest)", largest, 0, 0.01),
         (f"(b) near t = 1 E[eta] is larger (t = 1 over t <= 0.1, d = {cfg.widths[0]})", grows, 2.0, torch.inf),
     ]
     for narrow, wide, a, b in zip(cfg.widths, cfg.widths[1:], size, size[1:], strict=False):
@@ -85,4 +80,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
         ax.set(title=rf"$\eta$, d = {d}", xlabel="t", ylim=(-0.5, 0.5))
         last.semilogy(numbers["t"], numbers["exact"][index].abs().mean(0), color=f"C{index}", label=f"d = {d}")
     last.set(title=r"exact $|E[\eta]|$, mean over shapes", xlabel="t")
-    finish(*panels, last)

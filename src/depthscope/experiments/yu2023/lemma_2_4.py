@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.random import KINDS, drawn_xi, random_attention, random_tokens
 from depthscope.metrics import delta, mu, omega
@@ -49,12 +48,8 @@ def run(cfg: Config) -> dict[str, Tensor]:
     mu_1, mu_2 = mu(X, P)
     low, high = mu_bounds(omega(X, P), delta(P))
     rows = {"measured": measured, "predicted": predicted, "error": errors}
-    return {name: torch.stack(values, 1) for name, values in rows.items()} | {
-        "mu_1": mu_1,
-        "mu_1_lower": low,
-        "mu_2": mu_2,
-        "mu_2_upper": high,
-    }
+    bounds = {"mu_1": mu_1, "mu_1_lower": low, "mu_2": mu_2, "mu_2_upper": high}
+    return {name: torch.stack(values, 1) for name, values in rows.items()} | bounds
 
 
 def hardest_tokens(X: Tensor, P: Tensor) -> Tensor:
@@ -93,4 +88,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     right.set(title="(11): never above the line", xlabel=r"$\delta$", ylabel=r"$\mu_2$")
     for ax in (left, middle, right):
         ax.axline((1, 1), (2, 2), color="0.4", lw=0.8)
-    finish(left, middle, right)

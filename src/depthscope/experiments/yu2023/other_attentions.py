@@ -12,27 +12,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
+from depthscope.experiments.chains import ChainSizes, stacked
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.metrics import lambda_2, t_sim, xi
-from depthscope.models.design import Design
 from depthscope.models.trials import chain
 
 FORMULAS = ("softmax", "uniform", "sigmoid", "gaussian", "sinkhorn")
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(ChainSizes):
     """The sizes of section 2.4."""
 
-    trials: int = 20
-    n: int = 64
-    d: int = 512
-    h: int = 8
-    q: int = 1024
     depth: int = 16
-    seed: int = 0
 
 
 SMOKE = Config(trials=16, n=32, d=128, q=256)
@@ -40,20 +33,18 @@ SMOKE = Config(trials=16, n=32, d=128, q=256)
 
 def run(cfg: Config) -> dict[str, Tensor]:
     """Means over trials: t_sim (formulas, depth + 1), xi_1 / xi_2 of step 1 and |lambda_2| (formulas, depth)."""
-    X = torch.randn(cfg.trials, cfg.n, cfg.d)
-    rows: dict[str, list[Tensor]] = {"t_sim": [], "ratio": [], "lambda_2": []}
+    X, rows = cfg.tokens(), []
     for index, formula in enumerate(FORMULAS):
-        design = Design(depth=cfg.depth, d=cfg.d, h=cfg.h, q=cfg.q, attention=formula)
         similarity, ratios, second = [t_sim(X).mean()], [], []
-        blocks = chain(design, X, pattern=True)
+        blocks = chain(cfg.design(cfg.depth, attention=formula), X, pattern=True)
         for states in track(blocks, cfg.depth * len(FORMULAS), done=index * cfg.depth):
             xi_1, xi_2 = xi(states["X"], states["Y_1"])
             similarity.append(t_sim(states["out"]).mean())
             ratios.append((xi_1 / xi_2).mean())
             second.append(lambda_2(states["P"]).mean())
-        for name, values in (("t_sim", similarity), ("ratio", ratios), ("lambda_2", second)):
-            rows[name].append(torch.stack(values))
-    return {name: torch.stack(values) for name, values in rows.items()}
+        values = {"t_sim": similarity, "ratio": ratios, "lambda_2": second}
+        rows.append({name: torch.stack(row) for name, row in values.items()})
+    return stacked(rows)
 
 
 def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
@@ -77,4 +68,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     left.set(title="token similarity t_sim", xlabel="block", ylim=(-0.02, 1.05))
     middle.set(title=r"$\xi_1/\xi_2$ of step 1", xlabel="block", ylim=(1, 2.6))
     right.set(title=r"$|\lambda_2(P)|$", xlabel="block", ylim=(0, None))
-    finish(left, middle, right)

@@ -9,7 +9,6 @@ from typing import Any
 
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.random import random_tokens
 from depthscope.metrics import escalation_rate, t_sim, xi
@@ -61,4 +60,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     right.axhline(1, color="0.6", lw=0.8)
     right.axvline(1, color="0.6", lw=0.8)
     right.set(xlabel=r"$\xi_1/\xi_2$", ylabel="r", title=r"$r > 1$ exactly when $\xi_1 > \xi_2$")
-    finish(left, right)

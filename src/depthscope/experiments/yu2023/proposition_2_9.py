@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import UsageError
-from depthscope.experiments.axes import finish
-from depthscope.experiments.claim import Claim
+from depthscope.experiments.chains import stacked
+from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.experiments.random import KINDS, drawn_xi, random_attention, random_tokens
 from depthscope.metrics import mu, t_sim
@@ -41,7 +41,7 @@ SMOKE = Config(draws=2000)
 
 def run(cfg: Config) -> dict[str, Tensor]:
     """Per number of heads, (heads, kinds * cases): mean of r, its standard error, and (18) with the exact E[eta]."""
-    rows: dict[str, list[Tensor]] = {"measured": [], "error": [], "predicted": [], "without_eta": []}
+    rows = []
     for h in track(cfg.heads, len(cfg.heads)):
         count = cfg.cases * len(KINDS)
         X = random_tokens(count, cfg.n, cfg.d)
@@ -52,11 +52,10 @@ def run(cfg: Config) -> dict[str, Tensor]:
         mu_1, mu_2 = (mu_bar(m) for m in mu(X, P))
         law = {"alpha": alpha, "d": cfg.d, "sigma": sigma}
         eta = expected_eta(X, P, alpha=alpha, sigma=sigma)
-        rows["measured"].append(r.mean(0))
-        rows["error"].append(r.std(0) / cfg.draws**0.5)
-        rows["predicted"].append(expected_rate(t_sim(X), mu_1, mu_2, eta=eta, **law))
-        rows["without_eta"].append(expected_rate(t_sim(X), mu_1, mu_2, **law))
-    return {name: torch.stack(values) for name, values in rows.items()}
+        rates = {"predicted": expected_rate(t_sim(X), mu_1, mu_2, eta=eta, **law)}
+        rates["without_eta"] = expected_rate(t_sim(X), mu_1, mu_2, **law)
+        rows.append({"measured": r.mean(0), "error": r.std(0) / cfg.draws**0.5, **rates})
+    return stacked(rows)
 
 
 def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
@@ -67,18 +66,11 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
         equation = "(13)" if h == 1 else "(18)"
         says = f"{equation} with h = {h} (share of cases within 3 standard errors)"
         made.append(Claim(says, float((row.abs() <= 3).double().mean()), 0.95, 1.0, row.numel()))
-    rms = float(z.square().mean().sqrt())
-    return [
-        *made,
-        Claim("no bias (root mean square of the gaps in standard errors)", rms, 0.75, 1.25, z.numel()),
-        Claim(
-            f"E[eta] is small already at d = {cfg.d} (mean change of r without it)",
-            float(rough.mean()),
-            0.0,
-            0.05,
-            z.numel(),
-        ),
-    ]
+    return made + stated(
+        z.numel(),
+        ("no bias (root mean square of the gaps in standard errors)", z.square().mean().sqrt(), 0.75, 1.25),
+        (f"E[eta] is small already at d = {cfg.d} (mean change of r without it)", rough.mean(), 0.0, 0.05),
+    )
 
 
 def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
@@ -88,4 +80,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
         ax.axline((1, 1), (2, 2), color="0.4", lw=0.8)
         ax.set(title=f"h = {h}", xlabel="(18) with E[eta]")
     panels[0].set_ylabel("mean of r over draws of W")
-    finish(*panels)

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import UsageError
-from depthscope.experiments.axes import finish
+from depthscope.experiments.chains import ChainSizes
 from depthscope.experiments.claim import Claim
 from depthscope.experiments.progress import track
 from depthscope.metrics import t_div
-from depthscope.models.design import Design
 from depthscope.models.trials import chain
 from depthscope.theory import collapse_depth, limit_factor
 
@@ -25,16 +24,11 @@ LATE, FLOOR = 1e-3, 1e-10  # the end: little diversity is left, but more than fl
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(ChainSizes):
     """The sizes of section 2.4."""
 
     trials: int = 10
-    n: int = 64
-    d: int = 512
-    h: int = 8
-    q: int = 1024
     alphas: tuple[float, ...] = (0.5, 1.0, 2.0)
-    seed: int = 0
 
     @property
     def depths(self) -> list[int]:
@@ -55,10 +49,9 @@ def run(cfg: Config) -> dict[str, Tensor]:
     numbers = {}
     depths = cfg.depths
     for index, (alpha, depth) in enumerate(zip(cfg.alphas, depths, strict=True)):
-        design = Design(depth=depth, d=cfg.d, h=cfg.h, q=cfg.q, alpha=alpha)
-        X = torch.randn(cfg.trials, cfg.n, cfg.d)
+        X = cfg.tokens()
         rows = [t_div(X)]
-        for states in track(chain(design, X), sum(depths), done=sum(depths[:index])):
+        for states in track(chain(cfg.design(depth, alpha=alpha), X), sum(depths), done=sum(depths[:index])):
             rows.append(t_div(states["out"]))
         numbers[f"alpha {alpha:g}"] = torch.stack(rows, 1)
     return numbers
@@ -88,4 +81,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
         right.axhline(limit_factor(alpha), color=f"C{index}", ls=":", lw=1)
     left.set(title="token diversity t_div", xlabel="block")
     right.set(title=r"factor per block (dotted: $1/(1+\alpha^2)$)", xlabel="block", ylim=(0, 1.05))
-    finish(left, right)

@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import UsageError
-from depthscope.experiments.axes import finish
+from depthscope.experiments.chains import ChainSizes
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.metrics import xi
 from depthscope.models.block import Block
-from depthscope.models.design import Design
 from depthscope.models.trials import draw_trials, run_ffn
 
 GAINS = {"torch_default": "torch default FFN", "xavier": "Xavier FFN", "paper_literal_he": "He FFN"}
@@ -27,16 +26,11 @@ ACTIVATIONS = ("relu", "gelu")
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(ChainSizes):
     """Tokens of prescribed similarity in the sizes of section 2.4, each trial with its own weights."""
 
     trials: int = 150
-    n: int = 64
-    d: int = 512
-    h: int = 8
-    q: int = 1024
     similarities: tuple[float, ...] = (0.016, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9, 0.97, 0.99, 0.999)
-    seed: int = 0
 
     def __post_init__(self) -> None:
         if not all(0 < t < 1 for t in self.similarities) or max(self.similarities) < 0.99:
@@ -68,7 +62,7 @@ def run(cfg: Config) -> dict[str, Tensor]:
     for weights in track(GAINS, len(GAINS)):
         row = []
         for activation in ACTIVATIONS:
-            block = Block(Design(depth=1, d=cfg.d, h=cfg.h, q=cfg.q, weights=weights, activation=activation))
+            block = Block(cfg.design(1, weights=weights, activation=activation))
             Y_3 = Y_2 + run_ffn(block, draw_trials(block, cfg.trials), Y_2)
             row.append(ratio(Y_2, Y_3))
         ffn.append(torch.stack(row))
@@ -107,4 +101,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     left.set_yscale("log")
     left.set(title="feed-forward step", xlabel="t_sim of X, before the norm", ylabel=r"$\xi_1/\xi_2$")
     right.set(title="layer norm", xlabel="t_sim of X", ylim=(0.8, 1.2))
-    finish(left, right)

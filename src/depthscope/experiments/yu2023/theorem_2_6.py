@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.experiments.random import KINDS, random_attention, random_tokens
@@ -84,4 +83,3 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     left.set(xlabel="bound (16) - 1", ylabel="exact E[r] - 1", title="the bound is the line")
     right.bar(KINDS, numbers["share"].tolist())
     right.set(title=r"share of random pairs with $\omega + \delta < 1$", ylim=(0, 1))
-    finish(left, right)

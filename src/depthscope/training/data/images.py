@@ -1,20 +1,18 @@
 """Labelled images in three splits, and how they become the inputs of a Vision Transformer."""
 
-import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Unpack
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from depthscope.errors import ShapeError, UsageError
 from depthscope.models.vit import vit
+from depthscope.training.data.classes import ClassTask, Examples
 from depthscope.training.data.damage import Damage
-from depthscope.training.data.task import SPLITS, Task
-from depthscope.training.evaluate import evaluate, training_part
+from depthscope.training.data.task import SPLITS
+from depthscope.training.evaluate import Look, evaluate
 from depthscope.training.image_batches import ImageBatches
 from depthscope.training.recipe import Recipe
 
@@ -22,22 +20,15 @@ PROBE = 16  # images of the probe
 
 
 @dataclass(frozen=True, eq=False)
-class Split:
+class Split(Examples):
     """images (N, C, H, W), uint8 or float32 in [0, 1]; labels (N,), int64."""
 
     images: Tensor
     labels: Tensor
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def take(self, rows: Tensor) -> "Split":
-        """The images at rows (M,), in that order."""
-        return Split(self.images[rows], self.labels[rows])
-
 
 @dataclass(frozen=True, eq=False)
-class ImageTask(Task):
+class ImageTask(ClassTask[Split]):
     """Which of some classes is on an image.
 
     patch is the side of a patch; mean and std (C,) are what inputs() takes away and divides by. wrong: how many labels
@@ -45,13 +36,6 @@ class ImageTask(Task):
     same model on each of them too: "accuracy_noise_0.2" beside "accuracy".
     """
 
-    score = "accuracy"
-
-    name: str
-    train: Split
-    valid: Split
-    test: Split
-    classes: int
     patch: int
     mean: Tensor
     std: Tensor
@@ -68,13 +52,6 @@ class ImageTask(Task):
                 f"{self.patch}. Choose another size or patch."
             )
 
-    def __len__(self) -> int:
-        return len(self.train)
-
-    @property
-    def answers(self) -> int:  # type: ignore[override]
-        return self.classes
-
     @property
     def size(self) -> tuple[int, int, int]:
         """(C, H, W) of one image."""
@@ -83,11 +60,7 @@ class ImageTask(Task):
 
     @cached_property
     def fingerprint(self) -> str:
-        digest = hashlib.sha256(f"{self.classes} classes, patch {self.patch}".encode())
-        for split in (self.train, self.valid, self.test):
-            for tensor in (split.images, split.labels):
-                digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-                digest.update(tensor.contiguous().numpy().data)
+        digest = self.digest(f"{self.classes} classes, patch {self.patch}")
         for tensor in (self.mean, self.std):
             digest.update(tensor.double().numpy().data)
         if self.damages:  # without, the hash is what it was before there were any
@@ -120,26 +93,11 @@ class ImageTask(Task):
     def batches(self, recipe: Recipe, device: torch.device) -> ImageBatches:
         return ImageBatches(self, recipe, device)
 
-    def losses(self, model: nn.Module, inputs: Tensor, targets: Tensor, memory: Any) -> tuple[Tensor, Any]:
-        return F.cross_entropy(model(inputs).float(), targets, reduction="sum"), None
-
-    def evaluate(
-        self,
-        model: nn.Module,
-        split: str,
-        *,
-        device: torch.device,
-        part: tuple[int, int],
-        total: Callable[[Tensor], Tensor],
-        final: bool,
-    ) -> dict[str, float]:
-        shown: Split = getattr(self, split)
-        if split == "train":
-            shown = shown.take(training_part(len(shown), len(self.valid)))
-        where: dict[str, Any] = {"inputs": self.inputs, "device": device, "part": part, "total": total}
-        found = evaluate(model, shown.images, shown.labels, **where)
-        for damage in self.damages if split == "test" and final else ():
-            worse = evaluate(model, damage(pixels(shown.images)), shown.labels, **where)
+    def evaluate(self, model: nn.Module, split: str, **look: Unpack[Look]) -> dict[str, float]:
+        shown = self.looked_at(split)
+        found = evaluate(model, shown.images, shown.labels, self.inputs, **look)
+        for damage in self.damages if split == "test" and look["final"] else ():
+            worse = evaluate(model, damage(pixels(shown.images)), shown.labels, self.inputs, **look)
             found |= {f"{what}_{damage.name}": value for what, value in worse.items()}
         return found
 

@@ -1,10 +1,8 @@
 """One answer for each token: sequences with a label at every place, in three splits (Dong et al. 2021, section 4)."""
 
-import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -12,8 +10,9 @@ from torch import Tensor, nn
 
 from depthscope.errors import ShapeError, UsageError
 from depthscope.models.tagger import tagger
-from depthscope.training.data.task import SPLITS, Task
-from depthscope.training.evaluate import evaluate, training_part
+from depthscope.training.data.classes import ClassTask, Examples
+from depthscope.training.data.task import SPLITS
+from depthscope.training.evaluate import Look, evaluate
 from depthscope.training.label_batches import LabelBatches
 from depthscope.training.recipe import Recipe
 
@@ -21,35 +20,21 @@ PROBE = 16  # sequences of the probe
 
 
 @dataclass(frozen=True, eq=False)
-class Labelled:
+class Labelled(Examples):
     """tokens: ids (N, n), int64, or points (N, n, channels), float32; labels (N, n), int64."""
 
     tokens: Tensor
     labels: Tensor
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def take(self, rows: Tensor) -> "Labelled":
-        """The sequences at rows (M,), in that order."""
-        return Labelled(self.tokens[rows], self.labels[rows])
-
 
 @dataclass(frozen=True, eq=False)
-class LabelTask(Task):
+class LabelTask(ClassTask[Labelled]):
     """Which of some classes each token belongs to, judged by all tokens of its sequence.
 
     words: how many there are where tokens are ids, None where they are points. places: whether the model knows where in
     its sequence a token stands. activation: of the feed-forward networks, "none" where there are none.
     """
 
-    score = "accuracy"
-
-    name: str
-    train: Labelled
-    valid: Labelled
-    test: Labelled
-    classes: int
     words: int | None
     places: bool
     activation: str
@@ -58,21 +43,9 @@ class LabelTask(Task):
         for split in SPLITS:
             check_labelled(f"{self.name}, {split} split", getattr(self, split), self.classes, self.words)
 
-    def __len__(self) -> int:
-        return len(self.train)
-
-    @property
-    def answers(self) -> int:  # type: ignore[override]
-        return self.classes
-
     @cached_property
     def fingerprint(self) -> str:
-        digest = hashlib.sha256(str((self.classes, self.words, self.places, self.activation)).encode())
-        for split in SPLITS:
-            for tensor in (getattr(self, split).tokens, getattr(self, split).labels):
-                digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-                digest.update(tensor.contiguous().numpy().data)
-        return digest.hexdigest()[:16]
+        return self.digest(str((self.classes, self.words, self.places, self.activation))).hexdigest()[:16]
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -130,25 +103,9 @@ class LabelTask(Task):
     def batches(self, recipe: Recipe, device: torch.device) -> LabelBatches:
         return LabelBatches(self, recipe, device)
 
-    def losses(self, model: nn.Module, inputs: Tensor, targets: Tensor, memory: Any) -> tuple[Tensor, Any]:
-        scores = model(inputs).float()
-        return F.cross_entropy(scores.flatten(0, 1), targets.flatten(), reduction="sum"), None
-
-    def evaluate(
-        self,
-        model: nn.Module,
-        split: str,
-        *,
-        device: torch.device,
-        part: tuple[int, int],
-        total: Callable[[Tensor], Tensor],
-        final: bool,
-    ) -> dict[str, float]:
-        shown: Labelled = getattr(self, split)
-        if split == "train":
-            shown = shown.take(training_part(len(shown), len(self.valid)))
-        where: dict[str, Any] = {"device": device, "part": part, "total": total}
-        return evaluate(model, shown.tokens, shown.labels, inputs=lambda tokens: tokens, **where)
+    def evaluate(self, model: nn.Module, split: str, **look: Unpack[Look]) -> dict[str, float]:
+        shown = self.looked_at(split)
+        return evaluate(model, shown.tokens, shown.labels, lambda tokens: tokens, **look)
 
 
 def check_labelled(where: str, split: Labelled, classes: int, words: int | None) -> None:

@@ -1,12 +1,12 @@
 """What every task is, whatever its data: three splits, a model for them, batches, losses, and a score."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Unpack
 
 import torch
 from torch import Tensor, nn
 
+from depthscope.training.evaluate import Look
 from depthscope.training.recipe import Recipe
 
 SPLITS = ("train", "valid", "test")
@@ -68,15 +68,5 @@ class Task(ABC):
         """(the sum of the losses over all targets, what the model remembers for the batch that follows)."""
 
     @abstractmethod
-    def evaluate(
-        self,
-        model: nn.Module,
-        split: str,
-        *,
-        device: torch.device,
-        part: tuple[int, int],
-        total: Callable[[Tensor], Tensor],
-        final: bool,
-    ) -> dict[str, float]:
-        """Means over a split by name, "loss" among them. part: (index, number) of this process among all; total adds a
-        tensor up over them; final: at the end, where what takes long is measured too."""
+    def evaluate(self, model: nn.Module, split: str, **look: Unpack[Look]) -> dict[str, float]:
+        """Means over a split by name, "loss" among them."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, wraps
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from depthscope.registry import unknown
 from depthscope.training.batches import share
 from depthscope.training.data.corpus import Corpus
 from depthscope.training.data.task import SPLITS, Task
+from depthscope.training.evaluate import Look
 from depthscope.training.honest import honest_loss, windows_of
 from depthscope.training.perplexity import evaluating, in_rows, loss_in_window, loss_with_memory, stated
 from depthscope.training.recipe import Recipe
@@ -136,27 +137,17 @@ class TextTask(Task):
         losses, memory = model(inputs, memory=memory, targets=targets)
         return losses.float().sum(), memory
 
-    def evaluate(
-        self,
-        model: nn.Module,
-        split: str,
-        *,
-        device: torch.device,
-        part: tuple[int, int],
-        total: Callable[[Tensor], Tensor],
-        final: bool,
-    ) -> dict[str, float]:
+    def evaluate(self, model: nn.Module, split: str, **look: Unpack[Look]) -> dict[str, float]:
         """{"loss", its statement by the field}, and of the test split at the end what honest_loss finds."""
         ids = self.looked_at(split)
         rows = in_rows(ids, min(ROWS, max(1, len(ids) // (2 * self.segment))))
-        mine, _, weight = share(rows, rows, *part)
+        mine, _, weight = share(rows, rows, *look["part"])
         with evaluating(model):
-            loss = float(total(weight * self._summed_loss(model, mine.to(device)))) / (
-                rows.shape[0] * (rows.shape[1] - 1)
-            )
+            summed = look["total"](weight * self._summed_loss(model, mine.to(look["device"])))
+            loss = float(summed) / (rows.shape[0] * (rows.shape[1] - 1))
             found = {"loss": loss, **stated(loss, self.corpus.unit, self._characters.get(split))}
-            if split == "test" and final:
-                windows = windows_of(ids, self.memory + self.segment + 1).to(device)
+            if split == "test" and look["final"]:
+                windows = windows_of(ids, self.memory + self.segment + 1).to(look["device"])
                 found |= honest_loss(model, windows, self.segment)
         return found
 
