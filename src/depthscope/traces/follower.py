@@ -53,7 +53,7 @@ class Follower:
                 continue  # takes no hooks of this kind
             if is_norm(module):
                 yield self._norms.watched(module, first=self.listener.norms_first)
-            elif isinstance(module, nn.MultiheadAttention) or _is_matrix(module):
+            elif isinstance(module, nn.MultiheadAttention) or _may_read(module):
                 yield Watched(module, before=self._reads)
 
     def _roots(self) -> set[str]:
@@ -218,9 +218,10 @@ class Follower:
         return result
 
 
-def _is_matrix(module: nn.Module) -> bool:
-    """A module without children that multiplies by weights."""
-    return next(module.children(), None) is None and any(p.ndim > 1 for p in module.parameters())
+def _may_read(module: nn.Module) -> bool:
+    """A module without children that multiplies by weights, or has none; one with scalars alone is a wiring (ReZero)."""
+    sizes = [p.ndim for p in module.parameters()]
+    return next(module.children(), None) is None and (not sizes or max(sizes) > 1)
 
 
 def replaced(value: Any, old: Tensor, new: Tensor) -> Any:
