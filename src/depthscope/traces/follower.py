@@ -219,7 +219,7 @@ class Follower:
 
 
 def _may_read(module: nn.Module) -> bool:
-    """A module without children that multiplies by weights, or has none; one with scalars alone is a wiring (ReZero)."""
+    """A module without children that multiplies by weights, or has none; with scalars alone it is a wiring."""
     sizes = [p.ndim for p in module.parameters()]
     return next(module.children(), None) is None and (not sizes or max(sizes) > 1)
 
