@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from depthscope.traces.attention import attention_in
 from depthscope.traces.events import Join, Norm, Passage, StreamListener
 from depthscope.traces.lineage import Lineage
-from depthscope.traces.operations import Operation, is_norm, is_scalar
+from depthscope.traces.operations import PAIRS, Operation, is_norm, is_scalar
 from depthscope.traces.survey import Span
 from depthscope.traces.tokens import first_tokens, tokens_out
 from depthscope.traces.watcher import OuterNorms, Watched, Watcher
@@ -122,7 +122,7 @@ class Follower:
         op = self.listener.before(now, op)
         if now is None:
             return op.run()
-        if op.role in ("sum", "product"):
+        if op.role in PAIRS:
             return self._pair(now, op)
         if any(map(now.is_stream, op.args)):
             now.read_at = now.moves

@@ -27,7 +27,6 @@ class Call:
     left: int = -1
     source: State | None = None
     result: State | None = None
-    leads: bool = True  # what comes out is read by the next attention
 
 
 @dataclass(eq=False)

@@ -16,7 +16,7 @@ from depthscope.traces.blocks import uncalled_lists
 from depthscope.traces.head import given_to
 from depthscope.traces.lineage import Lineage
 from depthscope.traces.log import Add, Attention, Call, Log
-from depthscope.traces.operations import Operation, is_norm, is_scalar
+from depthscope.traces.operations import PAIRS, Operation, is_norm, is_scalar
 from depthscope.traces.seen_states import Measure, SeenStates
 from depthscope.traces.token_axis import Frames
 from depthscope.traces.tokens import first_tokens, tokens_last, tokens_out
@@ -167,7 +167,7 @@ class Recorder:
 
     def _move(self, source: Tensor, result: Tensor, path: str, *, first: bool, leads: bool) -> Call:
         """One tensor became another, by a norm or a remedy. first: attention may read the source too."""
-        call = Call(path, self._tick(), leads=leads)
+        call = Call(path, self._tick())
         call.source = self.states.see(source, path, whole=self._between, leads=leads and first)
         call.result = self.states.see(result, path, whole=self._between, leads=leads)
         call.left = self._tick()
@@ -177,7 +177,7 @@ class Recorder:
 
     def operation(self, op: Operation) -> Any:
         role = op.role
-        if role in ("sum", "product"):
+        if role in PAIRS:
             return self._pair(op)
         if role == "norm" and self._norms.open:
             return op.run()
