@@ -93,16 +93,16 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     for index, task in enumerate(TASKS):
         name = task.replace("_", " ")
         drawn, alone, up_to = (numbers[what][index].mean(-1) for what in ("drawn", "alone", "up_to"))
-        short, long, last = drawn[-1, :LONG].max(), drawn[-1, LONG:].mean(), len(alone) - 1
-        kept = up_to[LONG - 1] / up_to[-1]
-        rows = (
-            (f"{name}: {some}, the best length below {LONG} minus the mean of longer", short - long, 0.05, 1.0),
-            (f"{name}: {some} of length {LONG} or more, minus a guess", long - numbers["chance"][index], -1.0, 0.05),
-            (f"{name}: all paths of length 1 minus all of length {last}, exact", alone[1] - alone[-1], 0.1, 1.0),
+        short, long, last = drawn[-1, 1:LONG].mean(), drawn[-1, LONG:].mean(), len(alone) - 1
+        kept, guess, whole = up_to[LONG - 1] / up_to[-1], numbers["chance"][index], up_to[-1]
+        rows = (  # the null: all lengths know the same; long paths know what the whole model knows
+            (f"{name}: {some}, the mean of lengths 1 to {LONG - 1} minus that of longer", short - long, 0.05, 1.0, 0.0),
+            (f"{name}: {some} of length {LONG} or more, minus a guess", long - guess, -1.0, 0.05, whole - guess),
+            (f"{name}: all paths of length 1 minus all of length {last}, exact", alone[1] - alone[-1], 0.1, 1.0, 0.0),
         )
         made += stated(cfg.trials, *rows)
         says = f"{name}: without all paths of length {LONG} or more, share of the accuracy that is left, exact"
-        made += stated(cfg.trials, (says, kept, 0.9, 1.1), expected=task != "convex_hull")
+        made += stated(cfg.trials, (says, kept, 0.9, 1.1, guess / whole), expected=task != "convex_hull")
     return made
 
 

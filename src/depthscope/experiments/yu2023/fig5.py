@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from depthscope.experiments.chains import ChainSizes
-from depthscope.experiments.claim import Claim
+from depthscope.experiments.claim import Claim, reported, stated
 from depthscope.experiments.progress import track
 from depthscope.metrics import t_div
 from depthscope.models.trials import chain
@@ -67,15 +67,19 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     wanted = {0.1: (0.0, 0.05, "around 0"), 0.5: (0.35, 0.65, "around 0.5"), 1.0: (0.95, 1.0, "around 1")}
     made = []
     for name, (_, label) in SETTINGS.items():
-        for tau, row in zip(cfg.taus, numbers[name], strict=True):
-            if tau in wanted:
-                low, high, level = wanted[tau]
-                expected = tau != 0.5 or name == "strong_ffn"
-                says = f"tau = {tau:g}: diversity {level}; {label}"
-                made.append(Claim(says, float(row[-1]), low, high, cfg.trials, expected))
+        for tau, row, before in zip(cfg.taus, numbers[name], numbers[f"{name}_before"], strict=True):
+            if tau not in wanted:
+                continue
+            low, high, level = wanted[tau]
+            says, null = f"tau = {tau:g}: diversity {level}", 0.0 if tau == 1.0 else row[0]  # all is lost, or nothing
+            if tau == 1.0:  # then nothing is left of the mean, and diversity is 1: what a block had made of that counts
+                made += reported(cfg.trials, (f"{says}; {label}", row[-1]))
+                says, row = f"{says}, before the mean is taken away", before
+            expected = tau != 0.5 or name == "strong_ffn"
+            made += stated(cfg.trials, (f"{says}; {label}", row[-1], low, high, null), expected=expected)
     if 0.5 in cfg.taus:
-        middle = float(numbers["unit_gain"][cfg.taus.index(0.5), -1])
-        made.append(Claim("tau = 0.5 already ends the escalation; Var W = 1/d", middle, 0.9, 1.0, cfg.trials))
+        middle = numbers["unit_gain"][cfg.taus.index(0.5), -1]
+        made += stated(cfg.trials, ("tau = 0.5 already ends the escalation; Var W = 1/d", middle, 0.9, 1.0, 0.0))
     return made
 
 
