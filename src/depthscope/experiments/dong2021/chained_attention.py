@@ -86,7 +86,13 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
         steps = distance[:5].diff()
         made += stated(
             cfg.repeats,
-            (f"{name}: every factor brings the product nearer to rank one, at least by", slowest, 0, 0.999, 1),
+            (
+                f"{name}: every factor brings the product nearer to rank one (slowest: distance times)",
+                slowest,
+                0,
+                0.999,
+                1,
+            ),
             (
                 f"{name}: distance of a product of 4 matrices to rank one",
                 10 ** distance[3],

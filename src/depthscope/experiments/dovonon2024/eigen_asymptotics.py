@@ -126,7 +126,6 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     distance = numbers["rank_one_distance"]
     off = (last.exp().atan() - numbers["limit_angle"]).abs()
     apart = numbers["log_hfc_lfc_alone"] > math.log(EQUAL)
-    error = ((numbers["log_hfc_lfc"][:, -2] - numbers["start"]) / cfg.depths[-1] + margin).abs()
     early = (numbers["log_hfc_lfc"][:, :-1] < math.log(ALIKE)).double()
     deep = f"depth {cfg.depths[-1]}"
     # the null: the same of the cases that it is not said of; for what is said of all, the margin of another case
@@ -140,10 +139,8 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
         (f"but not at {deep} (median distance)", distance[:, -2], "median", sharp, 0.05, 1),
         ("one real eigenvalue dominates: the direction settles (largest turn)", turn, "max", settled, 0, 1e-4),
         ("sharpening ends at the angle of its eigenvector (largest error)", off, "max", sharp & settled, 0, 1e-3),
-        ("without the residual every layer smooths", apart, "sum", numbers["margin_alone"] > cfg.tie, 0, 0),
         (f"t_sim > 0.99 at {deep}: share of smoothing layers", early[:, -1], "mean", smooth, 0.75, 1),
         ("the same, at that depth or before: share of sharpening layers", early.amax(1), "mean", sharp, 0, 0.05),
-        (f"rate of smoothing up to {deep}: median error of the margin", error, "median", smooth, 0, 0.05),
     ]
     another = of_another(margin)
     differ, by_chance = (((one > 0) != ended).sum() for one in (margin, another))
@@ -153,9 +150,15 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
         ("the verdict is what the simulation does (cases that differ)", differ, 0, 0, by_chance),
         ("the constant part gains on the rest by the margin (largest error)", rate, 0, 0.01, wrong),
     )
+    early_rate = (numbers["start"] - numbers["log_hfc_lfc"][:, -2]) / cfg.depths[-1]
+    error, wrong = ((early_rate - one)[smooth].abs().median() for one in (margin, another))
+    says = f"rate of smoothing up to {deep}: median error of the margin"
+    made += stated(int(smooth.sum()), (says, error, 0, 0.05, wrong))
+    alone, with_it = numbers["margin_alone"] > cfg.tie, (~ended).sum()
+    made += stated(int(alone.sum()), ("without the residual every layer smooths", apart[alone].sum(), 0, 0, with_it))
     for says, values, how, these, low, high in rows:
-        if bool(these.any()) and not bool(these.all()):
-            value, null = (getattr(values[some], how)() for some in (these, ~these))
+        if bool(these.any()):
+            value, null = (getattr(values[some], how)() if bool(some.any()) else math.nan for some in (these, ~these))
             made += stated(int(these.sum()), (says, value, low, high, null))
     settles, kept = (numbers["gap"] > 0).double(), numbers["kept_by_eigenvector"]
     known = [

@@ -85,9 +85,7 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     off, none = (((mean - one) / error).abs().max() for one in (exact, 1.0))
     excess, other = ((one - exact).max() for one in (numbers["estimate_1"], numbers["estimate_1"].flip(0)))
     closer, flat = gaps[1].mean() / gaps[0].mean(), (1 / rates["mean"] - 1).abs().max()
-    made: list[
-        Row
-    ] = [  # the null: no attention; the bound of another block; two estimates as good as each other
+    made: list[Row] = [  # the null: no attention; the bound of another block; two estimates as good as each other
         ("(18): mean of xi_1/xi_2 is its expectation (largest gap in standard errors)", off, 0, 4, none),
         ("Estimate 1 is a lower bound (largest excess over the expectation)", excess, -2, 0, other),
         ("Estimate 2 is closer than Estimate 1 (share of blocks)", (gaps[1] < gaps[0]).double().mean(), 0.9, 1, 0.5),
