@@ -51,7 +51,7 @@ def test_the_summary_counts_what_is_counted() -> None:
     numbers = reported(1, ("c", 3.0), ("d", 4.0))
     of = SimpleNamespace(name="x", claims=[*claims, *numbers], seconds=1.0)
     assert summary([of]) == (
-        "1 of 1 claims hold; of 1 that are known to differ, 1 do; 2 numbers are reported and not counted. 1 s."
+        "1 of 1 claims hold; of 1 that are known to differ, 1 do; reported and not counted: 2. 1 s."
     )
     rows = table([of]).cells
     assert rows[1] == ["  a", "0 to 1", "2", "0.5", ("holds", "green"), "1"]

@@ -37,5 +37,5 @@ def summary(results: Sequence[Any]) -> str:
     if known:
         said += f"; of {len(known)} that are known to differ, {sum(not c.holds for c in known)} do"
     if more := sum(c.reported for c in claims):
-        said += f"; {more} numbers are reported and not counted"
+        said += f"; reported and not counted: {more}"
     return f"{said}. {sum(result.seconds for result in results):.0f} s."
