@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,9 @@ from depthscope.models.gallery.entry import COLLAPSED, HEALTHY, Built, Shelf
 from depthscope.models.gallery.writers import MassiveToken
 from depthscope.models.transformer import classic
 
-HALF = "A post-norm block of these weights divides t_div by 1.3 to 2 (Yu & Zhang 2023, Remark 2.8): after {depth}, {end}."
+HALF = (
+    "A post-norm block of these weights divides t_div by 1.3 to 2 (Yu & Zhang 2023, Remark 2.8): after {depth}, {end}."
+)
 DEEP: dict[str, dict[str, Any]] = {
     "relu": {},
     "gelu": {"activation": "gelu"},
@@ -84,14 +87,14 @@ def _calm(shelf: Shelf) -> None:
 
 
 class PureAttention(nn.Module):
-    """X <- SA(X), again and again: no skip, no norm, no feed-forward network."""
+    """X <- SA(X), or LN(SA(X)), again and again: no skip, no feed-forward network."""
 
-    def __init__(self, depth: int, d: int, h: int) -> None:
+    def __init__(self, depth: int, d: int, h: int, norm: Callable[[int], nn.Module]) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(SelfAttention(Design(depth, d, h)) for _ in range(depth))
-        for block in self.blocks:
-            for matrix in block.children():
-                nn.init.normal_(matrix.weight, std=d**-0.5)  # type: ignore[arg-type]
+        heads = [SelfAttention(Design(depth, d, h)) for _ in range(depth)]
+        for matrix in (matrix for own in heads for matrix in own.children()):
+            nn.init.normal_(matrix.weight, std=d**-0.5)  # type: ignore[arg-type]
+        self.blocks = nn.ModuleList(nn.Sequential(own, norm(d)) for own in heads)
 
     def forward(self, X: Tensor) -> Tensor:
         for block in self.blocks:
@@ -99,16 +102,16 @@ class PureAttention(nn.Module):
         return X
 
 
-def pure_attention(depth: int, n: int, d: int) -> Built:
-    return PureAttention(depth, d, 4), torch.randn(3, n, d)
+def pure_attention(depth: int, n: int, d: int, h: int = 4, norm: Callable[[int], nn.Module] = nn.Identity) -> Built:
+    return PureAttention(depth, d, h, norm), torch.randn(3, n, d)
 
 
 def _pure_attention(shelf: Shelf) -> None:
-    for depths in ((6, 8), (12, 16)):
-        name = f"pure attention, {depths[0]} or {depths[1]} blocks"
+    for what, depths, norm in (("", (6, 8), nn.Identity), (" with norms", (16, 24), nn.LayerNorm)):
+        name = f"pure attention{what}"
         r = shelf.draw(name)
         why = "Without skips attention loses rank doubly exponentially with depth (Dong et al. 2021, Theorem 2.2)."
-        make = partial(pure_attention, r.choice(depths), r.choice([16, 32]), r.choice([32, 64]))
+        make = partial(pure_attention, r.choice(depths), r.choice([16, 32]), r.choice([32, 64]), norm=norm)
         shelf.add(name, "pure attention", COLLAPSED, why, make)
 
 

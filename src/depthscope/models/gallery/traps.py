@@ -58,7 +58,12 @@ def _equal(shelf: Shelf) -> None:
         ("all tokens the same", 0, COLLAPSED, "All tokens take their common mean in every block."),
         ("all tokens but one the same", 1, COLLAPSED, "All tokens but one take their common mean in every block."),
         ("all tokens but two the same", 2, COLLAPSED, "All tokens but two take their common mean in every block."),
-        ("three quarters the same", 0.25, ON_THE_WAY, "Three of four tokens are one, the rest are free: people differ."),
+        (
+            "three quarters the same",
+            0.25,
+            ON_THE_WAY,
+            "Three of four tokens are one, the rest are free: people differ.",
+        ),
         ("half the same", 0.5, HEALTHY, "Half of the tokens are one token, the other half stay apart."),
         ("none the same", 1.0, DIVERSE, "Every token looks at itself alone, and keeps its Gaussian channels."),
     ):
@@ -84,9 +89,8 @@ def _massive(shelf: Shelf) -> None:
             start = {"one at the start": [0], "one at the end": [s.n - 1]}
             at = start.get(what) or sorted(r.sample(range(1, s.n - 1), count))
             born, size = r.randint(1, s.depth), r.choice([30.0, 100.0, 1000.0])
-            why = (
-                f"Tokens {at} get {size:g} times their size in block {born}; all others "
-                + ("take their common mean in every block." if lost else "look at themselves alone.")
+            why = f"Tokens {at} get {size:g} times their size in block {born}; all others " + (
+                "take their common mean in every block." if lost else "look at themselves alone."
             )
             allowed = COLLAPSED if lost else DIVERSE
             shelf.add(name, "massive tokens", allowed, why, partial(_with_massive, s, at, born, size, lost))

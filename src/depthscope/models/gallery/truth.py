@@ -16,6 +16,7 @@ Fate = Literal["lost", "some lost", "kept", "not a number", "nothing to pool"]
 SAME = 0.01  # of the energy of a token: two tokens that differ by less are the same
 FEW = 3  # clusters that are few
 MASSIVE = 10.0  # times the median size
+VANISHED = 1e-5  # of the size of a token: in float32 this is rounding
 
 
 def end_states(model: nn.Module, inputs: Any) -> tuple[Tensor, Tensor]:
@@ -55,8 +56,13 @@ def fate(model: nn.Module, inputs: Any, *, token_axis: int = 1) -> Fate:
         return "lost"
     if any(lost):
         return "some lost"
-    pooled = [np.linalg.norm(Y[own].mean(0)) / np.linalg.norm(Y[own], axis=1).mean() for Y, own in zip(end, rows, strict=True)]
-    return "nothing to pool" if max(pooled) < 1e-5 else "kept"
+    pooled = max(pooled_share(Y[own]) for Y, own in zip(end, rows, strict=True))
+    return "nothing to pool" if pooled < VANISHED else "kept"
+
+
+def pooled_share(Y: Tokens) -> float:
+    """How large the mean token is beside the tokens."""
+    return float(np.linalg.norm(Y.mean(0)) / np.linalg.norm(Y, axis=1).mean())
 
 
 def is_lost(Y: Tokens, X: Tokens) -> bool:
@@ -65,7 +71,7 @@ def is_lost(Y: Tokens, X: Tokens) -> bool:
     apart = distances(ordinary)
     n, size = len(ordinary), np.square(ordinary).sum(1).mean()
     typical = np.median(apart[np.triu_indices(n, 1)])
-    if typical < 2 * SAME * size and not kept_apart(ordinary, X):
+    if typical <= 2 * SAME * size and not kept_apart(ordinary, X):
         return True
     return on_a_line(ordinary) or len(clusters(ordinary, apart)) <= FEW
 
@@ -78,7 +84,7 @@ def without_massive(Y: Tokens) -> Tokens:
 
 def distances(Y: Tokens) -> NDArray[np.float64]:
     """|y_i - y_j|^2 for every pair: (n, n)."""
-    return np.array([[np.square(a - b).sum() for b in Y] for a in Y])
+    return np.square(Y[:, None] - Y).sum(-1)
 
 
 def kept_apart(Y: Tokens, X: Tokens) -> bool:
@@ -90,7 +96,7 @@ def kept_apart(Y: Tokens, X: Tokens) -> bool:
 def singular(Y: Tokens) -> NDArray[np.float64]:
     """Shares of what differs along its principal directions, largest first."""
     squares = np.square(np.linalg.svd(Y - Y.mean(0), compute_uv=False))
-    return squares / squares.sum()
+    return squares / max(squares.sum(), np.finfo(float).tiny)  # tokens that are the same to the last bit: zeros
 
 
 def on_a_line(Y: Tokens) -> bool:
