@@ -15,7 +15,7 @@ from loops import over
 FATES = {
     "collapsed": {"lost"},
     "collapsed or escalating": {"lost", "some lost", "kept"},  # people differ
-    "escalating": {"some lost"},
+    "escalating": {"some lost", "kept"},  # on the way, in some sequences or in all
     "diverse or escalating": {"kept"},
     "diverse": {"kept"},
     "not a number": {"not a number"},

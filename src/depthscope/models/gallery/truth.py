@@ -75,7 +75,7 @@ def is_lost(Y: Tokens, X: Tokens) -> bool:
     typical = np.median(apart[np.triu_indices(n, 1)])
     if typical <= 2 * SAME * size and not kept_apart(ordinary, X):
         return True
-    return on_a_line(ordinary) or len(clusters(ordinary, apart)) <= FEW
+    return (n > 2 and on_a_line(ordinary)) or len(clusters(ordinary, apart)) <= min(FEW, n // 4)
 
 
 def without_massive(Y: Tokens) -> Tokens:
