@@ -133,7 +133,7 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     calls = torch.tensor([status in COLLAPSED for status in STATUSES])
     label, status = (numbers[key][numbers["trained"]] for key in ("label", "status"))
     trained = (label != NONE) & healthy[label]
-    rows = [
+    rows: list[tuple[str, float | Tensor, float, float]] = [
         (f"of {table[lost].sum()} collapsed models, called diverse", table[lost, 0].sum(), 0, 0),
         (f"of {table[healthy].sum()} healthy models, called collapsed", table[healthy][:, calls].sum(), 0, 0),
     ]
