@@ -57,7 +57,7 @@ def test_who_fails_with_tokens_apart_or_learns_a_little_has_no_label() -> None:
 
 
 def test_a_model_is_trained_in_seconds_and_measured_with_its_weights() -> None:
-    settings = {"wiring": "post_norm", "depth": 2, "epochs": 2, "lr": 2e-3, "train": 400}
+    settings = {"wiring": "post_norm", "depth": 2, "epochs": 4, "lr": 3e-3, "warmup": 5}
     (model, inputs), score, chance = gallery_trained.trained("sorting", settings, 3)
     found = model(inputs).argmax(-1)
     truth = inputs.sort(1).values
@@ -96,3 +96,6 @@ def test_a_model_without_a_label_is_not_counted() -> None:
     numbers["trained"] = torch.zeros(1, count, dtype=torch.bool)
     assert int(verdicts.confusion(numbers).sum()) == 0
     assert verdicts.wrong(numbers, cfg) == []
+    assert verdicts.left_out(numbers, cfg) == verdicts.names(cfg, 0)
+    said = next(c.says for c in verdicts.claims(numbers, cfg) if "smallest gallery" in c.says)
+    assert all(name in said for name in verdicts.names(cfg, 0))

@@ -7,6 +7,7 @@ next seed makes a second gallery of the same kinds: other sizes, positions, dept
 depthscope reproduce beyond/verdicts     about 7 minutes on two cores: two galleries of 130 models, some trained here.
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.errors import DepthscopeError
+from depthscope.errors import DepthscopeError, MissingExtraError
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.gallery_fixed import fixed_gallery
 from depthscope.experiments.gallery_trained import NAMES as TRAINED
@@ -62,8 +63,9 @@ def run(cfg: Config) -> dict[str, Tensor]:
     labels, statuses = [], []
     total = cfg.galleries * len(names(cfg, 0))
     for entry in track(_entries(cfg), total):
-        labels.append(NONE if entry is None else list(LABELS).index(entry.label))
-        statuses.append(NONE if entry is None else STATUSES.index(called(entry)))
+        status = None if entry is None else called(entry)
+        labels.append(NONE if entry is None or status is None else list(LABELS).index(entry.label))
+        statuses.append(NONE if status is None else STATUSES.index(status))
     shape = (cfg.galleries, -1)
     trained = [name in TRAINED for number in range(cfg.galleries) for name in names(cfg, number)]
     return {
@@ -80,9 +82,12 @@ def _entries(cfg: Config) -> Iterator[Entry | None]:
             yield from trained_gallery(cfg.seed + number)
 
 
-def called(entry: Entry) -> str:
-    """The status that a scan gives an entry."""
-    model, inputs = entry.build()
+def called(entry: Entry) -> str | None:
+    """The status that a scan gives an entry; None where the package that it needs is missing."""
+    try:
+        model, inputs = entry.build()
+    except MissingExtraError:
+        return None
     try:
         with _without_advice():
             return scan(model, inputs).verdict.status
@@ -126,6 +131,12 @@ def wrong(numbers: dict[str, Tensor], cfg: Config) -> list[str]:
     return found
 
 
+def left_out(numbers: dict[str, Tensor], cfg: Config) -> list[str]:
+    """Entries that need a package which is missing, and trained models for which no label follows."""
+    pairs = (zip(names(cfg, i), labels, strict=True) for i, labels in enumerate(numbers["label"].tolist()))
+    return list(dict.fromkeys(name for own in pairs for name, label in own if label == NONE))
+
+
 def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     table, allowed = confusion(numbers).sum(0), right()
     lost = torch.tensor([bool(statuses & COLLAPSED) for statuses in LABELS.values()])
@@ -145,7 +156,8 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
         if count := int(table[i].sum()):
             rows.append((f"of {count} labelled {name}, called so", table[i][allowed[i]].sum(), count, count))
     least = (numbers["label"] != NONE).sum(1).min()
-    rows.append(("models in the smallest gallery", least, 60 if cfg.every == 1 else 1, float("inf")))
+    without = f", without {', '.join(gone)}" if (gone := left_out(numbers, cfg)) else ""
+    rows.append((f"models in the smallest gallery{without}", least, 60 if cfg.every == 1 else 1, math.inf))
     rows += [(disagreement, 0, 1, 1) for disagreement in wrong(numbers, cfg)]
     return stated(cfg.galleries, *rows)
 
