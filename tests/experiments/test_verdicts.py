@@ -1,6 +1,7 @@
 """The verdict of a scan is the one that the gallery has written down, and disagreements are told one by one."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -79,7 +80,7 @@ def test_every_disagreement_is_counted_and_named() -> None:
     labels = [list(LABELS).index(entry.label) for entry in entries]
     statuses = [verdicts.STATUSES.index(sorted(entry.allowed)[0]) for entry in entries]
     numbers = {"label": torch.tensor([labels]), "status": torch.tensor([statuses])}
-    numbers["trained"] = torch.zeros_like(numbers["label"], dtype=torch.bool)
+    numbers["trained"] = torch.zeros_like(numbers["label"])
     assert all(claim.holds for claim in verdicts.claims(numbers, cfg))
     assert int(verdicts.confusion(numbers).sum()) == len(entries)
     lost = next(i for i, entry in enumerate(entries) if entry.label == "collapsed")
@@ -89,11 +90,17 @@ def test_every_disagreement_is_counted_and_named() -> None:
     assert failed[-1] == f"{entries[lost].name} (seed 0): collapsed, called diverse"
 
 
+def test_the_numbers_can_be_saved_and_read(tmp_path: Path) -> None:
+    result = ds.reproduce("beyond/verdicts", smoke=True, every=60)
+    read = ds.load(result.save(tmp_path / "verdicts.json"))
+    assert all(torch.equal(read.numbers[key], value) for key, value in result.numbers.items())
+
+
 def test_a_model_without_a_label_is_not_counted() -> None:
     cfg = verdicts.Config(galleries=1, every=60, trained=False)
     count = len(verdicts.names(cfg, 0))
     numbers = {key: torch.full((1, count), verdicts.NONE) for key in ("label", "status")}
-    numbers["trained"] = torch.zeros(1, count, dtype=torch.bool)
+    numbers["trained"] = torch.zeros(1, count, dtype=torch.int64)
     assert int(verdicts.confusion(numbers).sum()) == 0
     assert verdicts.wrong(numbers, cfg) == []
     assert verdicts.left_out(numbers, cfg) == verdicts.names(cfg, 0)
