@@ -167,7 +167,7 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     table, allowed = confusion(numbers).sum(0), right()
     ax = figure.subplots()
     share = table / table.sum(1, keepdim=True).clamp(min=1)
-    ax.imshow(torch.where(allowed, share, -share), cmap="PiYG", vmin=-1.5, vmax=1.5, aspect="auto")
+    ax.imshow(torch.where(allowed, share, -share).numpy(), cmap="PiYG", vmin=-1.5, vmax=1.5, aspect="auto")
     for row, counts in enumerate(table.tolist()):
         for column, count in enumerate(counts):
             good = bool(allowed[row, column])
