@@ -1,7 +1,7 @@
 """Activation checkpoints: what they run again in the backward pass would run without the change.
 
-A checkpoint around a whole block is seen by the hooks of the block, in the backward pass too. One inside a block, around
-its attention alone, is not; it is found on the way in, among the functions that are running.
+A checkpoint around a whole block is seen by the hooks of the block, in the backward pass too. One inside a block,
+around its attention alone, is not; it is found on the way in, among the functions that are running.
 """
 
 import sys
@@ -37,8 +37,8 @@ def refuse_inner_checkpoint(meets: Any, blocks: Iterable[str]) -> None:
     """Refuse to act where a checkpoint inside one of the blocks would compute the same again without the change."""
     if meets.has_gradients and _is_inside_checkpoint(meets.model, [meets.model.get_submodule(b) for b in blocks]):
         raise UsageError(
-            f"{meets} must be there in the backward pass too; a block of {type(meets.model).__name__} checkpoints a part "
-            f"of itself, which would run again without it and give wrong gradients. {ADVICE}"
+            f"{meets} must be there in the backward pass too; a block of {type(meets.model).__name__} checkpoints a "
+            f"part of itself, which would run again without it and give wrong gradients. {ADVICE}"
         )
 
 

@@ -20,7 +20,8 @@ class Copies:
     def __init__(self, model: nn.Module, remedy: nn.Module, at: str, places: Iterable[str], *, apart: bool) -> None:
         self.model, self.one = model, remedy
         self._name, self._own = f"{OWN}{type(remedy).__name__.lower()}_{at}", nn.ModuleDict()
-        self.form, self._plain = "own", {}  # the form in use; remedies as they were given, while another is
+        self.form = "own"  # the one in use
+        self._plain: dict[str, Any] = {}  # remedies as they were given, while another form is in use
         if not apart and next(remedy.parameters(), None) is None:
             return
         if hasattr(model, self._name):

@@ -19,6 +19,7 @@ from depthscope.remedies.remedy import Remedy
 from depthscope.remedies.sites import site_of
 from depthscope.remedies.value_remedy import ValueRemedy
 from depthscope.remedies.weight_remedy import WeightRemedy
+from depthscope.traces.attention import Hidden
 from depthscope.traces.entry import Entry, enter
 from depthscope.traces.inputs import named_arguments, padding_in
 from depthscope.traces.survey import Span
@@ -67,6 +68,12 @@ class Fix(Handle):
         if self.forms.now is not None and self.group is None and self.forms.now.stream.kind != "unknown":
             return self.forms.now.leaks
         return self.causal == "leak" and not getattr(self.remedy, "causal_safe", False)
+
+    @property
+    def hidden(self) -> Hidden:
+        """What no query sees in the pass that runs: the future, where the stream was seen to be causal; padding."""
+        stream = self.forms.stream
+        return Hidden(stream is not None and stream.kind == "causal", self._pass.mask if self._pass else None)
 
     @property
     def may_run_again(self) -> bool:
@@ -161,8 +168,8 @@ def fix_(
     at: block_in, attn_in, sa_out (before the residual is added), sa_sum (after), ffn_in, ffn_sum or block_out; attn for
     remedies of attention, weights for those of all weights, values for those of W_V and W_O; its own when None.
     blocks: a pattern such as "encoder.layers.*" where the finder should not choose.
-    causal: "auto" tries the model when it is called in a new way (other arguments, masks, training or not): does a later
-    token move an earlier one? Where some do not, the remedy takes its causal form. "yes" and "no" say the form. What
+    causal: "auto" tries the model when it is called in a new way (other arguments, masks, training or not): do later
+    tokens move earlier ones? Where some do not, the remedy takes its causal form. "yes" and "no" say the form. What
     leaks with the remedy in place, and does not without, is an error; "leak" insists on the remedy as it is, and every
     result is labelled.
     group: the torch.distributed group whose processes hold the parts of each sequence, in the order of their ranks.

@@ -16,7 +16,7 @@ from depthscope.interventions.memory import tokens_in
 from depthscope.traces.causality import Causality, causality, known_causality, places_of, rows_to_try, trial_of
 from depthscope.traces.entry import run_model
 from depthscope.traces.inputs import named_arguments, padding_in
-from depthscope.traces.signature import signature_of
+from depthscope.traces.signature import length_of, signature_of
 from depthscope.traces.trial import Trial
 
 
@@ -48,8 +48,8 @@ class Forms:
             if self.now is None:
                 self._need(Causality("unknown", "a part of the tokens is in a key-value cache"))
             return  # the rest of a sequence: what was settled for its beginning holds
-        key = signature_of(self.fix.model, args, kwargs, axis)
-        if key not in self._found:
+        key = signature_of(self.fix.model, args, kwargs)
+        if key not in self._found or not self._found[key].stream.holds(length_of(args, kwargs, axis)):
             self._found[key] = self._settled(args, kwargs, axis, key)
         self.now = self._found[key]
         self.stream = self.now.stream
@@ -97,19 +97,22 @@ class Forms:
         """The first token that sees later ones with the remedy in place and not without; None when there is none."""
         fix = self.fix
         if stream.kind == "causal":  # every cut is tight: the middle shows most
-            cuts = [(tuple(fix.blocks), row, None) for row in rows_to_try(axis, args, kwargs, mask)]
+            cuts: list[Any] = [(tuple(fix.blocks), row, None) for row in rows_to_try(axis, args, kwargs, mask)]
         else:  # the cuts of this batch, which need not be those of the one that was tried first
             cuts = list(causality(fix.model, fix.blocks, axis, args, kwargs, mask).cuts)
+        ways = [{"hold": hold} for hold in ({False, stream.held})]  # content alone, and all that flows
         for blocks, row, cut in cuts:
-            with self._tried():
-                trial = trial_of(fix.model, blocks, axis, args, kwargs, row, fix=fix, hold=stream.held)
-                places = places_of(trial, mask, row)
-                cut = len(places) // 2 if cut is None else cut
-                moved = _moved(trial, places, cut) if trial.base and cut else None
-            if moved is not None:
-                plain = trial_of(fix.model, blocks, axis, args, kwargs, row, hold=stream.held)
-                if _moved(plain, places, cut) is None:
-                    return places[cut], *moved
+            for way in ways:
+                with self._tried():
+                    trial = trial_of(fix.model, blocks, axis, args, kwargs, row, fix=fix, **way)
+                    places = places_of(trial, mask, row)
+                    at = len(places) // 2 if cut is None else cut
+                    moved = _moved(trial, places, at) if trial.base and at else None
+                if moved is None:
+                    continue
+                plain = trial_of(fix.model, blocks, axis, args, kwargs, row, **way)
+                if _moved(plain, places, at) is None:
+                    return places[at], *moved
         return None
 
     @contextmanager

@@ -66,11 +66,12 @@ class InAttention(Site):
                 return op.run()
             if call.get("enable_gqa") and q.shape[-3] != k.shape[-3]:
                 k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) for x in (k, v))
-            return self._own().from_qkv(q, k, v, SdpaCall(call))
+            return self._own().from_qkv(q, k, v, SdpaCall(call, self.meets.hidden))
         result = op.run()
         if attention_in(op, result) is None:
             return result
-        return self._own().from_pattern(result, within_reach(op.named()["input"]))
+        visible = self.meets.hidden.leaves(within_reach(op.named()["input"]), result)
+        return self._own().from_pattern(result, visible)
 
     def _own(self) -> Any:
         block, self.block = str(self.block), None

@@ -8,16 +8,16 @@ goes on at i. A causal model shows a tight cut at once; a bidirectional one lets
 
 import weakref
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from depthscope.traces.blocks import template
-from depthscope.traces.signature import closes, masks_in, tensors_in
+from depthscope.traces.signature import closes, length_of, masks_in, tensors_in
 from depthscope.traces.trial import SHARE, Trial
 
+APART = 3  # tokens at the end that see no other, after which no more is expected
 HOPS = 8  # cuts that are tried at most; a stream that is open at all of them is taken for open everywhere
 
 
@@ -26,9 +26,9 @@ class Causality:
     """What the trials of a stream showed.
 
     kind: "causal", no token sees a later one; "in part": some cut is tight and others are open (a prefix, chunks);
-    "open": no cut is tight; "unknown". why: what is unknown, or in doubt. cuts: for each sequence that was tried and has
-    one, the blocks, the sequence, and how many of its tokens are before a tight cut. held: patterns had to be held, as
-    they are changed after the softmax. passes: of one sequence, mostly.
+    "open": no cut is tight; "unknown". why: what is unknown, or in doubt. cuts: for each sequence that was tried and
+    has one, the blocks, the sequence, and how many of its tokens are before a tight cut. held: patterns had to be held,
+    as they are changed after the softmax. passes: of one sequence, mostly. length: of the sequences that were tried.
     """
 
     kind: str
@@ -36,6 +36,7 @@ class Causality:
     cuts: tuple[tuple[tuple[str, ...], int, int], ...] = ()
     held: bool = False
     passes: int = 0
+    length: int = 0
 
     @property
     def causal(self) -> bool | None:
@@ -47,6 +48,10 @@ class Causality:
         """Whether some cut is tight: a mean over all tokens would show what the model does not."""
         return self.kind in ("causal", "in part")
 
+    def holds(self, length: int) -> bool:
+        """Whether it holds for sequences of another length: chunks and prefixes show in longer ones than themselves."""
+        return self.kind != "open" or length < 2 * max(1, self.length)
+
 
 _known: weakref.WeakKeyDictionary[nn.Module, dict[Any, Causality]] = weakref.WeakKeyDictionary()
 
@@ -55,10 +60,10 @@ def known_causality(
     model: nn.Module, key: Any, blocks: Iterable[str], axis: int, args: tuple, kwargs: dict, mask: Tensor | None
 ) -> Causality:
     """What is known of a model that is called like this (signature.py); tried when it is called so the first time."""
-    blocks = tuple(blocks)
+    blocks, length = tuple(blocks), length_of(args, kwargs, axis)
     found = _known.setdefault(model, {}).get((key, blocks))
-    if found is None:
-        found = causality(model, blocks, axis, args, kwargs, mask)
+    if found is None or not found.holds(length):
+        found = replace(causality(model, blocks, axis, args, kwargs, mask), length=length)
         if found.kind != "unknown":
             _known[model][key, blocks] = found
     return found
@@ -150,7 +155,7 @@ def _of_sequence(
 
 def _search(trial: Trial, places: list[int]) -> tuple[str, int | None, str]:
     """The kind of the stream, the number of tokens before a tight cut that content crosses, and what is in doubt."""
-    cut, opened, by_attention = len(places) - 1, False, None
+    cut, opened, apart, by_attention = len(places) - 1, False, 0, None
     for _ in range(HOPS):
         moves = trial.moved(places[cut:], places[:cut])
         if moves is None:
@@ -167,8 +172,8 @@ def _search(trial: Trial, places: list[int]) -> tuple[str, int | None, str]:
                 return ("in part" if opened or first_moves else "causal"), cut, why
             if by_attention is None:
                 by_attention = _by_attention(attention, felt, trial.rounding), cut
-            cut -= 1  # the parts of the sequence do not see each other at all: windows, or texts side by side
-        if cut < 1:
+            cut, apart = cut - 1, apart + 1  # the parts do not see each other at all: windows, or texts side by side
+        if cut < 1 or (apart == APART and not opened):
             break
     if opened:
         return "open", None, ""

@@ -16,19 +16,22 @@ ANSWERS = ("labels", "targets", "label", "target")  # arguments that no stream r
 FLAGS = ("is_causal", "causal", "is_decoder")  # attributes of modules by which models say it
 
 
-def signature_of(model: nn.Module, args: tuple, kwargs: dict[str, Any], axis: int) -> tuple:
+def signature_of(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple:
     """A key: arguments by name, with kinds and ranks of tensors, words and flags as they are, and what masks close.
 
-    Also whether the model is in training, what its modules say of themselves, and the length of the sequences, up to a
-    factor of 2: a chunk, or a prefix, shows in sequences that are longer than it.
+    Also whether the model is in training, and what its modules say of themselves.
     """
     named, _ = named_arguments(model, args, kwargs)
     masks = {id(x) for x in masks_in(args, kwargs)}
     given = tuple((name, _kind(named[name], masks)) for name in sorted(named) if name not in ANSWERS)
-    first = next((x for x in tensors_in((args, kwargs)) if x.ndim > axis), None)
-    length = 0 if first is None else first.shape[axis].bit_length()
     flags = tuple(vars(m).get(name) for m in model.modules() for name in FLAGS if name in vars(m))
-    return model.training, length, tuple(pair for pair in given if pair[1] is not None), flags
+    return model.training, tuple(pair for pair in given if pair[1] is not None), flags
+
+
+def length_of(args: tuple, kwargs: dict[str, Any], axis: int) -> int:
+    """How long the sequences are, by the first tensor among the arguments; 0 where it has no such axis."""
+    first = next((x for x in tensors_in((args, kwargs)) if x.ndim > axis), None)
+    return 0 if first is None else first.shape[axis]
 
 
 def tensors_in(values: Any) -> Iterator[Tensor]:

@@ -115,7 +115,8 @@ class _Looker:
     everything = True
 
     def __init__(self, trial: Trial, changed: Sequence[int]) -> None:
-        self.trial, self.changed, self.states = trial, changed, []
+        self.trial, self.changed = trial, changed
+        self.states: States = []
         self.begun, self.square, self.met = False, 0, 0
         self.sources: list[Tensor | None] = []
         self.patterns: Known[bool] = Known()
