@@ -16,6 +16,10 @@ def scores(q: Tensor, k: Tensor) -> Tensor:
     return q @ k.mT / math.sqrt(q.shape[-1])
 
 
+def closed(seen: Tensor, value: float, like: Tensor) -> Tensor:
+    return torch.where(seen, 0.0, value).to(like)
+
+
 def by_exp(s: Tensor, seen: Tensor, all_: bool) -> Tensor:
     e = (s - s.detach().amax(-1, keepdim=True)).exp()
     kept = e * seen
@@ -24,12 +28,12 @@ def by_exp(s: Tensor, seen: Tensor, all_: bool) -> Tensor:
 
 # spelling: (q, k, v, seen (n, n), value) -> what attention gives
 SPELLINGS: dict[str, Callable[..., Tensor]] = {
-    "added": lambda q, k, v, seen, c: (scores(q, k) + torch.where(seen, 0.0, c)).softmax(-1) @ v,
-    "added in place": lambda q, k, v, seen, c: F.softmax(scores(q, k).add_(torch.where(seen, 0.0, c)), -1) @ v,
+    "added": lambda q, k, v, seen, c: (scores(q, k) + closed(seen, c, q)).softmax(-1) @ v,
+    "added in place": lambda q, k, v, seen, c: F.softmax(scores(q, k).add_(closed(seen, c, q)), -1) @ v,
     "filled": lambda q, k, v, seen, c: torch.softmax(scores(q, k).masked_fill(~seen, c), -1) @ v,
     "where": lambda q, k, v, seen, c: torch.where(seen, scores(q, k), torch.tensor(c).to(q)).softmax(-1) @ v,
-    "sdpa": lambda q, k, v, seen, c: F.scaled_dot_product_attention(q, k, v, torch.where(seen, 0.0, c).to(q)),
-    "alibi": lambda q, k, v, seen, c: (scores(q, k) + ALIBI + torch.where(seen, 0.0, c)).softmax(-1) @ v,
+    "sdpa": lambda q, k, v, seen, c: F.scaled_dot_product_attention(q, k, v, closed(seen, c, q)),
+    "alibi": lambda q, k, v, seen, c: (scores(q, k) + ALIBI + closed(seen, c, q)).softmax(-1) @ v,
 }
 AFTER: dict[str, Callable[..., Tensor]] = {  # the softmax
     "product": lambda q, k, v, seen, c: (scores(q, k).softmax(-1) * seen) @ v,
