@@ -47,7 +47,8 @@ def tensors_in(values: Any) -> Iterator[Tensor]:
 
 def masks_in(args: tuple, kwargs: dict[str, Any]) -> list[Tensor]:
     """Square tensors (.., n, n) among the arguments but the first, which is what the model reads."""
-    others = list(tensors_in((args, kwargs)))[1:]
+    found = list(tensors_in((args, kwargs)))
+    others = [x for x in found[1:] if x is not found[0]]
     return [x for x in others if x.ndim > 1 and x.shape[-1] == x.shape[-2] > 1 and not (x.is_complex() or x.is_meta)]
 
 
