@@ -114,16 +114,15 @@ def hooks_away(model: nn.Module, keep: Callable[[Any], bool] | None = None) -> I
 
     keep: says of a hook whether it stays too.
     """
-    kept = [(module, {name: getattr(module, name) for name in HOOKS}) for module in model.modules()]
+    # through vars, as the wrapper of torch.compile sets attributes of the module inside instead of its own
+    kept = [(vars(module), {name: getattr(module, name) for name in HOOKS}) for module in model.modules()]
     try:
-        for module, hooks in kept:
-            for name, own in hooks.items():
-                setattr(module, name, OrderedDict((k, hook) for k, hook in own.items() if _stays(hook, keep)))
+        for own, hooks in kept:
+            own |= {name: OrderedDict(pair for pair in hooks[name].items() if _stays(pair[1], keep)) for name in HOOKS}
         yield
     finally:
-        for module, hooks in kept:
-            for name, own in hooks.items():
-                setattr(module, name, own)
+        for own, hooks in kept:
+            own |= hooks
 
 
 def _stays(hook: Any, keep: Callable[[Any], bool] | None) -> bool:
