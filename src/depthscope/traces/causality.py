@@ -53,7 +53,7 @@ class Causality:
         return self.kind != "open" or length < 2 * max(1, self.length)
 
 
-_known: weakref.WeakKeyDictionary[nn.Module, dict[Any, Causality]] = weakref.WeakKeyDictionary()
+KNOWN: weakref.WeakKeyDictionary[nn.Module, dict[Any, Causality]] = weakref.WeakKeyDictionary()
 
 
 def known_causality(
@@ -61,11 +61,11 @@ def known_causality(
 ) -> Causality:
     """What is known of a model that is called like this (signature.py); tried when it is called so the first time."""
     blocks, length = tuple(blocks), length_of(args, kwargs, axis)
-    found = _known.setdefault(model, {}).get((key, blocks))
+    found = KNOWN.setdefault(model, {}).get((key, blocks))
     if found is None or not found.holds(length):
         found = replace(causality(model, blocks, axis, args, kwargs, mask), length=length)
         if found.kind != "unknown":
-            _known[model][key, blocks] = found
+            KNOWN[model][key, blocks] = found
     return found
 
 
