@@ -24,7 +24,9 @@ def assemble(model: nn.Module, readings: list[Reading], entry_notes: list[str]) 
     if len(depths) > 1:
         raise UsageError(f"every batch must run through the same blocks; got depths {depths}. Scan them one by one.")
     states, spread = _states(readings)
-    heads, head_counts, causal, residuals = _heads(readings)
+    heads, head_counts, residuals = _heads(readings)
+    ways = {reading.causal for reading in readings}
+    causal = ways.pop() if len(ways) == 1 else None
     source = first.blocks[0].source
     placement = placement_of(first.anatomies)
     notes = [*_vanished_notes(readings), *entry_notes]
@@ -96,12 +98,12 @@ def _steps(readings: list[Reading]) -> dict[str, dict[str, Tensor]]:
     return steps
 
 
-def _heads(readings: list[Reading]) -> tuple[dict[str, Tensor], list[int], bool | None, dict[str, float]]:
+def _heads(readings: list[Reading]) -> tuple[dict[str, Tensor], list[int], dict[str, float]]:
     rows = [r.attentions() for r in readings]
     found = [a for row in rows for a in row if a is not None]
     counts = [0 if a is None else len(next(iter(a.values.values()))[0]) for a in rows[0]]
     if not found:
-        return {}, counts, None, {}
+        return {}, counts, {}
     most = max(len(next(iter(a.values.values()))[0]) for a in found)
     heads = {}
     for name in found[0].values:
@@ -111,12 +113,11 @@ def _heads(readings: list[Reading]) -> tuple[dict[str, Tensor], list[int], bool 
             mean = torch.cat(values).mean(0) if values else torch.full((most,), math.nan, dtype=torch.float64)
             per_block.append(torch.nn.functional.pad(mean, (0, most - len(mean)), value=math.nan))
         heads[name] = torch.stack(per_block)
-    verdicts = {a.causal for a in found}
     residuals: dict[str, float] = {}
     for a in found:
         for name, value in a.residuals.items():
             residuals[name] = max(residuals.get(name, 0.0), value)
-    return heads, counts, verdicts.pop() if len(verdicts) == 1 else None, residuals
+    return heads, counts, residuals
 
 
 def _vanished_notes(readings: list[Reading]) -> list[str]:

@@ -11,7 +11,7 @@ from depthscope.errors import ShapeError
 from depthscope.metrics.chunks import CHUNK, Energies, chunks
 from depthscope.metrics.pattern import Scratch, pattern_of
 from depthscope.registry import MetricFacts
-from depthscope.traces.attention import AttentionSeen
+from depthscope.traces.attention import AttentionSeen, first_sees_last
 
 # Budgets for each state or attention; the sequences beyond them are left out, and the scan notes it.
 INSIDE = CHUNK  # elements of a state that costly metrics, and the steps inside a block, may read
@@ -102,7 +102,7 @@ class AttentionNumbers:
 
     values: dict[str, list[list[float]]]
     residuals: dict[str, float]
-    causal: bool | None
+    causal: bool | None  # None: not told by this alone
     leak: float
     iterated: int  # sequences that the iterated statistics were measured on
     sequences: int
@@ -137,19 +137,20 @@ class AttentionReader:
         )
         columns: dict[str, list[Tensor]] = {}
         residuals: dict[str, float] = {}
-        causal, leak = True, 0.0
+        triangular, leak = True, 0.0
         few = min(batch[0], max(1, ITERATED // (batch[1] * pattern.n * pattern.m)))
         for part in pattern.pieces():
             for function in self.metrics:
                 if part.first < few * batch[1] or not function.facts.estimated:
                     self._read(function.facts, part, X, columns, residuals)
-            causal = causal and part.is_triangular()
+            triangular = triangular and part.is_triangular()
             leak = max(leak, part.leak)
         values = {name: torch.cat(parts).reshape(-1, batch[1]).tolist() for name, parts in columns.items()}
         needs_tokens = any("X" in f.facts.takes for f in self.metrics)
         measured = len(values[name]) if (name := next(iter(residuals), None)) else batch[0]
         sketched = X is not None and "mu_2" in values and self._sketch(X) is not None
         lost = needs_tokens and X is None
+        causal = triangular or (False if first_sees_last(seen, self.mask if fits else None) else None)
         return AttentionNumbers(values, residuals, causal, leak, measured, batch[0], sketched, lost)
 
     def _read(self, facts: MetricFacts, part: Any, X: Tensor | None, columns: dict, residuals: dict) -> None:

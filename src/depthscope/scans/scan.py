@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from depthscope.errors import BlocksNotFoundError, UsageError, said_by
 from depthscope.registry import TABLES, lookup
 from depthscope.scans.assemble import assemble
+from depthscope.scans.direction import causal_in
 from depthscope.scans.positions import check_positions, metric_called
 from depthscope.scans.readers import AttentionReader, StateReader, float64
 from depthscope.scans.reading import Reading
@@ -108,6 +109,7 @@ class Settings:
                 reading = self._run(model, batch, Frames(batch_first=True))
         if reading.log.dropout:
             self._add_without_dropout(model, batch, reading)
+        reading.causal = causal_in(model, batch, reading)
         return reading
 
     def _axis_in(self, model: nn.Module, batch: Batch) -> int | None:

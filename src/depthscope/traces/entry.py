@@ -54,9 +54,9 @@ class Entry:
         return blocks_by_name(self.model, self.blocks)
 
     def survey(self, batch: Batch) -> Survey:
-        """What a quiet pass shows: the blocks as they run, the token axis, causality."""
+        """What a quiet pass shows: the blocks as they run, the token axis."""
         prepare_fixes(self.model, batch.args, batch.kwargs)
-        found = self.run(lambda: survey(self.model, self.names(), batch.args, batch.kwargs, batch.mask))
+        found = self.run(lambda: survey(self.model, self.names(), batch.args, batch.kwargs))
         if found.missing:
             raise HookError(
                 f"every block must run on tokens (B, n, d); {', '.join(found.missing[:3])} did not. "
