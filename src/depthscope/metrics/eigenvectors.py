@@ -9,7 +9,7 @@ TRUSTED = 1e-3  # n eps cond(V): beyond it, the inverse of V is not worth much
 
 
 def radius_by_eigenvectors(A: Tensor, rounding: Tensor) -> tuple[Tensor, Tensor]:
-    """max |lambda(A + E)| and how far it may be off, (b,) each, for A (b, n, n) and every E with |E|_F <= rounding (b,).
+    """max |lambda(A + E)| and how far it may be off, (b,) each, for A (b, n, n) and every |E|_F <= rounding (b,).
 
     With A V = V L + R, the eigenvalues of A + E are those of L + F, F = V^-1 (R + E V). Each lies within |F|_2 of one
     in L, and the n discs around L hold n of them; so that the largest is off by no more than the 2 n |F|_2 that a chain

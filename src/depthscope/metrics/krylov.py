@@ -58,7 +58,8 @@ def _not_missed(theta: Tensor, Y: Tensor, R: Tensor, found: Tensor, m: Tensor) -
     share = (first @ (Z @ Z.mT)[:, None] * first).sum((-2, -1))  # |E_1^T (l - T)^-1 R|_F^2
     possible = (share >= MISSED / m[:, None]) | (candidates <= theta[:, -1:])
     last = (possible * torch.arange(1, len(steps) + 1, device=found.device)).amax(-1)  # the candidate after it is not
-    return torch.where(last < len(steps), candidates.gather(-1, last.clamp_max(len(steps) - 1)[:, None]).squeeze(-1), torch.inf)
+    after = candidates.gather(-1, last.clamp_max(len(steps) - 1)[:, None]).squeeze(-1)
+    return torch.where(last < len(steps), after, torch.inf)
 
 
 def spectral_radius(pattern: Pattern, tolerance: float) -> tuple[Tensor, Tensor]:

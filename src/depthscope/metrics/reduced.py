@@ -14,7 +14,7 @@ SQUARINGS = 12  # of P, for its stationary distribution
 
 
 class Reduced(NamedTuple):
-    """lambda_2(P) is the larger of `known` and the spectral radius of A (1, k, k), k >= 0, known up to |E|_F <= error."""
+    """lambda_2(P) is the larger of `known` and the spectral radius of A + E, A (1, k, k), for some |E|_F <= error."""
 
     known: float
     A: Tensor

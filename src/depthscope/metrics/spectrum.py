@@ -39,7 +39,7 @@ def delta_of(pattern: Pattern) -> Estimate:
     A, bad = finite(pattern.centre(_dense(pattern)))
     try:
         value = torch.linalg.svdvals(A).amax(-1)
-    except torch.linalg.LinAlgError:  # it says no head by name; eigenvalues of A^T A converge always, with half the digits
+    except torch.linalg.LinAlgError:  # it does not say on which head; those of A^T A have half the digits
         value = torch.linalg.eigvalsh(A.mT @ A)[..., -1].clamp_min(0).sqrt()
     error = min(A.shape[-2:]) * torch.finfo(A.dtype).eps * pattern.size_of_rows()
     return torch.where(bad, math.nan, value), torch.where(bad, math.nan, error)

@@ -66,12 +66,15 @@ def survey(
     return Survey(seen.spans(), seen.missing(), any(verdicts) if verdicts else None, 1 if axis is None else axis)
 
 
-def _axis_in(model: nn.Module, blocks: list[str], args: tuple, kwargs: dict[str, Any]) -> int:
+def _axis_in(model: nn.Module, blocks: list[str], args: tuple, kwargs: dict[str, Any]) -> int | None:
     """The token axis in a pass that the model may refuse; 1 where no attention over whole sequences is seen."""
     try:
-        axis = _pass(model, blocks, args, kwargs, None).token_axis()
+        seen = _pass(model, blocks, args, kwargs, None)
     except Exception as error:
         raise ForwardError(str(error)) from error
+    if seen.is_square():  # not these tokens were cut
+        return None
+    axis = seen.token_axis()
     return 1 if axis is None else axis
 
 
