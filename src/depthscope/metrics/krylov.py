@@ -148,8 +148,9 @@ def _start(pattern: Pattern, length: int) -> Tensor:
 def _next(W: Tensor, Q: Tensor) -> Tensor:
     """The directions of W (size, length, WIDTH) beside the rows of Q, as orthonormal rows; zero where it has none."""
     before = W.norm(dim=-2).amax(-1)
-    for _ in range(2):  # once leaves rounding noise along the old vectors
-        W = W - Q.mT @ (Q @ W)
-    new, R = torch.linalg.qr(W)
+    new, R = torch.linalg.qr(W - Q.mT @ (Q @ W))
     fresh = R.diagonal(dim1=-2, dim2=-1).abs() > 1e-5 * before[:, None]
+    # again, of unit vectors: in a direction that is nearly old the rounding noise has grown as large as they are
+    new, R = torch.linalg.qr(new - Q.mT @ (Q @ new))
+    fresh &= R.diagonal(dim1=-2, dim2=-1).abs() > 0.5
     return torch.where(fresh[:, None, :], new, 0.0).mT

@@ -22,6 +22,7 @@ SQUARED_ALONE = 512  # so does lambda_2 by itself
 SQUARINGS = 12
 TOLERANCE = 1e-3
 EPS = torch.finfo(torch.float64).eps
+HALF = 1e-5  # rows that sum to 1 no better are of half precision
 DOUBTFUL = 0.1  # a head whose bound is wider, relative to the value, is looked at alone
 
 Estimate = tuple[Tensor, Tensor]  # the value, and how far it may be off
@@ -70,7 +71,8 @@ def _dense_lambda_2(pattern: Pattern) -> Estimate:
     A = pattern.centre(P_Pi_2)  # Pi_2 P Pi_2 has the eigenvalues of Pi_2 P
     rounding = 4 * EPS * pattern.size_of_rows()
     if pattern.n <= DENSE:
-        off_by = 2 * off * torch.linalg.vector_norm(P_Pi_2, dim=(-2, -1))
+        # in half precision they are off by percents: that is P as it was given
+        off_by = torch.where(off < HALF, 2 * off, 0.0) * torch.linalg.vector_norm(P_Pi_2, dim=(-2, -1))
         value, error = radius_by_eigenvectors(A, rounding + off_by)
     else:
         found = spectral_bracket(A, rounding, squarings=SQUARINGS, tolerance=TOLERANCE)
