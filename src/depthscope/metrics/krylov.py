@@ -51,11 +51,12 @@ def _not_missed(theta: Tensor, Y: Tensor, R: Tensor, found: Tensor, m: Tensor) -
     N u = l u gives (l - T) V u = R u with T = V N V^T = Y theta Y^T and R = V N - T V. So u has on the first vectors,
     which were random, only |E_1^T (l - T)^-1 R|. Where that is less than random vectors have, there is no such l.
     """
-    steps = torch.logspace(-6, 8, 99, dtype=torch.float64, device=found.device)
+    steps = torch.logspace(-5, 8, 66, dtype=torch.float64, device=found.device)
     candidates = found[:, None] * (1 + steps)  # (size, steps)
     Z = Y.mT @ R
-    first = Y[:, None, :WIDTH, :] / (candidates[..., None, None] - theta[:, None, None, :]).clamp_min(TINY)
-    share = (first @ (Z @ Z.mT)[:, None] * first).sum((-2, -1))  # |E_1^T (l - T)^-1 R|_F^2
+    W = (Z @ Z.mT) * (Y[:, :WIDTH].mT @ Y[:, :WIDTH])
+    c = 1 / (candidates[..., None] - theta[:, None, :]).clamp_min(TINY)  # (size, steps, j)
+    share = (c @ W * c).sum(-1)  # |E_1^T (l - T)^-1 R|_F^2
     possible = (share >= MISSED / m[:, None]) | (candidates <= theta[:, -1:])
     last = (possible * torch.arange(1, len(steps) + 1, device=found.device)).amax(-1)  # the candidate after it is not
     after = candidates.gather(-1, last.clamp_max(len(steps) - 1)[:, None]).squeeze(-1)

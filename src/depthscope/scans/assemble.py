@@ -17,7 +17,7 @@ UNCERTAIN = 0.1  # a relative error above this is said aloud
 WHY = {
     "delta": "the few vectors that were tried may have missed its direction",
     "lambda_2": "eigenvalues of attention that is far from symmetric move with every rounding, and powers that would "
-    "bound them cost too much beyond 256 tokens",
+    "bound them cost too much beyond 128 tokens",
 }
 LEAKING = 1e-3  # so is attention to padding above this share
 
