@@ -100,8 +100,8 @@ def _followed_through(
             stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
             stack.callback(module.register_forward_hook(leave).remove)
         try:
-            args, kwargs = fresh(args, kwargs)
-            model(*args, **kwargs)
+            given, named = fresh(args, kwargs)
+            model(*given, **named)
         except Exception as error:
             if running[0] or len(found) <= len(modules):  # inside a block, or before the last
                 raise _unread(error, model) from error
@@ -127,6 +127,7 @@ def _runs(model: nn.Module, modules: list[nn.Module], args: tuple, kwargs: dict[
         stack.enter_context(torch.no_grad())
         for module in modules:
             stack.callback(module.register_forward_hook(one_more).remove)
+        args, kwargs = fresh(args, kwargs)
         model(*args, **kwargs)
     return count[0]
 

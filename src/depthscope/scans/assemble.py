@@ -13,7 +13,12 @@ from depthscope.scans.record import Scan
 from depthscope.traces.installed import fixes_in
 from depthscope.traces.steps import placement_of
 
-UNCONVERGED = 0.1  # a relative residual above this is said aloud
+UNCERTAIN = 0.1  # a relative error above this is said aloud
+WHY = {
+    "delta": "the few vectors that were tried may have missed its direction",
+    "lambda_2": "eigenvalues of attention that is far from symmetric move with every rounding, and powers that would "
+    "bound them cost too much beyond 128 tokens",
+}
 LEAKING = 1e-3  # so is attention to padding above this share
 
 
@@ -140,10 +145,13 @@ def _vanished_notes(readings: list[Reading]) -> list[str]:
 def _attention_notes(readings: list[Reading], residuals: dict[str, float]) -> list[str]:
     found = [a for r in readings for a in r.attentions() if a is not None]
     notes = [
-        f"{name} is known to {value:.0%} only in some head: the iteration stopped before it converged"
+        f"{name} is not known better than {value:.0%} in some head: {WHY[name]}"
         for name, value in residuals.items()
-        if value > UNCONVERGED
+        if value > UNCERTAIN
     ]
+    lost = [name for name in residuals if any(math.isnan(v) for a in found for row in a.values[name] for v in row)]
+    if lost:
+        notes.append(f"{' and '.join(lost)} could not be computed in some head, whose attention is not finite")
     leak = max((a.leak for a in found), default=0.0)
     if leak > LEAKING:
         notes.append(f"attention gives up to {leak:.0%} of its weight to padding: the model was not given the mask")

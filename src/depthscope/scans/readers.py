@@ -16,6 +16,7 @@ from depthscope.traces.attention import AttentionSeen, first_sees_last
 # Budgets for each state or attention; the sequences beyond them are left out, and the scan notes it.
 INSIDE = CHUNK  # elements of a state that costly metrics, and the steps inside a block, may read
 ITERATED = 1 << 22  # elements of P that the iterated statistics may read
+SMALL = 1e-3  # delta and lambda_2 below this are nothing: their error counts against it
 SKETCH = 64  # channels that stand for all of a wide X when mu_2 is measured
 
 
@@ -98,7 +99,7 @@ def float64(values: Any) -> Tensor:
 
 @dataclass(eq=False)
 class AttentionNumbers:
-    """Per sample and head (B, h): the attention metrics; the largest residual of each that was iterated."""
+    """Per sample and head (B, h): the attention metrics; the largest relative error of each that has one."""
 
     values: dict[str, list[list[float]]]
     residuals: dict[str, float]
@@ -167,7 +168,7 @@ class AttentionReader:
             found = facts.formula(part, X)
         if facts.estimated:
             found, residual = found
-            relative = residual / found.clamp_min(1e-12)
+            relative = residual / found.clamp_min(SMALL)
             residuals[facts.name] = max(residuals.get(facts.name, 0.0), float(relative.nan_to_num(0.0).max()))
         parts = found if isinstance(found, tuple) else (found,)
         for name, value in zip(facts.parts, parts, strict=True):

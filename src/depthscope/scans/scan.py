@@ -117,7 +117,10 @@ class Settings:
         log = self._quiet(model, batch, Frames(), states=[])
         if log.frames.assumed or not log.frames:
             return None
-        axes = {call.source.axis for call in log.calls if call.source is not None and len(call.source.shape) == 3}
+        sources = [call.source for call in log.calls if call.source is not None and len(call.source.shape) == 3]
+        if any(log.frames.is_ambiguous(source.shape) for source in sources):  # not these tokens were cut
+            return None
+        axes = {source.axis for source in sources}
         return axes.pop() if len(axes) == 1 else None
 
     def _add_without_dropout(self, model: nn.Module, batch: Batch, reading: Reading) -> None:

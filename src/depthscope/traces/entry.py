@@ -11,6 +11,7 @@ from depthscope.errors import DepthscopeError, ForwardError, HookError, UsageErr
 from depthscope.traces.blocks import blocks_by_name
 from depthscope.traces.inputs import Batch, batches
 from depthscope.traces.installed import prepare_fixes
+from depthscope.traces.padding import check_sense
 from depthscope.traces.survey import Survey, is_cache, survey
 from depthscope.traces.untouched import untouched
 
@@ -34,7 +35,13 @@ class Entry:
 
     def batches(self) -> Iterator[Batch]:
         """The batches of the inputs, each with its padding mask."""
-        return batches(self.model, self.inputs, self.mask)
+        for batch in batches(self.model, self.inputs, self.mask, self._patterns()):
+            if self.mask is not None:
+                check_sense(self.model, batch)
+            yield batch
+
+    def _patterns(self) -> list[str]:
+        return [self.blocks] if isinstance(self.blocks, str) else list(self.blocks or ())
 
     def first(self) -> Batch:
         """The first batch, for verbs that run the model several times on the same inputs."""

@@ -59,12 +59,15 @@ def survey(model: nn.Module, blocks: list[str], args: tuple, kwargs: dict[str, A
     return Survey(seen.spans(), seen.missing(), 1 if axis is None else axis)
 
 
-def _axis_in(model: nn.Module, blocks: list[str], args: tuple, kwargs: dict[str, Any]) -> int:
+def _axis_in(model: nn.Module, blocks: list[str], args: tuple, kwargs: dict[str, Any]) -> int | None:
     """The token axis in a pass that the model may refuse; 1 where no attention over whole sequences is seen."""
     try:
-        axis = _pass(model, blocks, args, kwargs).token_axis()
+        seen = _pass(model, blocks, args, kwargs)
     except Exception as error:
         raise ForwardError(str(error)) from error
+    if seen.is_square():  # not these tokens were cut
+        return None
+    axis = seen.token_axis()
     return 1 if axis is None else axis
 
 
