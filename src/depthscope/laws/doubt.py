@@ -2,7 +2,8 @@
 
 Two kinds of errors walk through a block. What the odds t_sim / t_div were off by before it is handed on (slope), and
 every step adds what it takes as a mean though chance has a say (variance): the overlap of two vectors that are
-strangers, 1 / sqrt(width); what a matrix makes of one vector; where the heads of attention happen to look.
+strangers, 1 / sqrt(width); what a matrix makes of one vector; where the heads of attention happen to look; and weights
+with a structure that random ones do not have.
 """
 
 from dataclasses import dataclass, replace
@@ -11,6 +12,8 @@ import torch
 from torch import Tensor
 
 KINDS = ("width", "heads", "structure")
+STRUCTURE = 0.1  # relative variance of an energy for each random width that a matrix lacks; three trained models set it
+BY_CHANCE = 0.25  # of its width a random matrix may seem to lack, by the few probes
 HEAD = 0.5  # relative variance of sum_s P_ts^2 - 1/n over heads: .3 to 1 for scores of a variance from .5 to 40
 
 
@@ -95,12 +98,43 @@ def of_strangers(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor], width
     return 4 / width * torch.stack([common, (e * f).sqrt()], -1)
 
 
-def by_heads(more: Tensor, heads: int, d_h: int) -> Tensor:
-    """The variance of what uneven attention adds, (B, 2): a few heads do not look where the mean of many does."""
-    return (HEAD + 2 / d_h) / heads * torch.stack(squares(more), -1)
+def by_heads(more: Tensor, C: Tensor, S_v: Tensor, D: Tensor, heads: int, d_h: int) -> Tensor:
+    """The variance of both energies because a few heads do not look where the mean of many does, (B, 2).
+
+    more: what uneven attention adds to the overlaps. C: where attention looks on average, S_v: overlaps of the values,
+    D (B, n): their spread. A head that looks at other keys than C changes what it adds; and where keys differ in their
+    overlap with what C sees, as early tokens do under a causal mask, it changes the overlap of the two.
+    """
+    n = S_v.shape[-1]
+    common, centred = squares(more)
+    own = more.diagonal(dim1=-2, dim2=-1)
+    together = common.sqrt() / own.sum(-1).clamp(min=1e-300)  # 1 where all queries look alike, 1/n for strangers
+    U = C @ S_v
+    mean = C.mean(-2, keepdim=True)
+    uneven = (own / D.clamp(min=1e-300)).clamp(max=1)  # sum_s P_ts^2 - 1/m
+    all_queries = n * uneven.sum(-1) * together * _variance(U.mean(-2, keepdim=True), mean).squeeze(-1)
+    each_query = n * (uneven * _variance(U, C)).sum(-1) * together
+    cross = 4 / heads * torch.stack(torch.broadcast_tensors(all_queries, each_query), -1)
+    return (HEAD + 2 / d_h) / heads * torch.stack([common, centred], -1) + cross
 
 
-def effective_width(W: Tensor, probes: int = 4) -> float:
+def _variance(U: Tensor, weight: Tensor) -> Tensor:
+    """Of the numbers U (..., n) with these weights, which add up to 1."""
+    return ((weight * U.square()).sum(-1) - (weight * U).sum(-1).square()).clamp(min=0)
+
+
+def by_structure(gaussian: Tensor, W: Tensor, width: float) -> Tensor:
+    """The variance of both energies by the structure of W (out, in), (B, 2): training turns it towards the tokens.
+
+    0 for independent entries, whose width is in out / (in + out).
+    """
+    lacks = max(0.0, W.numel() / (W.shape[0] + W.shape[1]) / max(width, 1e-300) - 1 - BY_CHANCE)
+    whole = gaussian.diagonal(dim1=-2, dim2=-1).sum(-1)
+    common = gaussian.sum((-2, -1)) / gaussian.shape[-1]
+    return STRUCTURE * lacks * torch.stack([common, whole - common], -1).square()
+
+
+def effective_width(W: Tensor, probes: int = 8) -> float:
     """How many directions a matrix W (out, in) has: |W|^4 / |W^T W|^2, by a few random vectors.
 
     in out / (in + out) for independent entries; few where some singular values rule, as training makes them.

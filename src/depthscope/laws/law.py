@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Tensor
 
-from depthscope.laws.doubt import Doubt, by_width, effective_width, of_strangers
+from depthscope.laws.doubt import Doubt, by_structure, by_width, effective_width, of_strangers
 from depthscope.laws.gaussian_source import GaussianPart, GaussianSource, between_channels, profile_of
 
 
@@ -235,8 +235,9 @@ class Law:
             random[part] = identity(source.K.shape[-1]).expand_as(source.K)
         law = Law(random, known)._after(self)
         if law.doubt is not None:
-            chance = by_width(law.gaussian(), law.known_energy, effective_width(W))
-            law = replace(law, doubt=law.doubt.with_chance("width", chance))
+            width, G = effective_width(W), law.gaussian()
+            doubt = law.doubt.with_chance("width", by_width(G, law.known_energy, width))
+            law = replace(law, doubt=doubt.with_chance("structure", by_structure(G, W, width)))
         return law if bias is None else law.shifted(bias)
 
     def drawn_through(self, gain: float, bias: float) -> "Law":

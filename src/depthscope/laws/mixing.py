@@ -21,10 +21,11 @@ def attended(q: Law, k: Law, v: Law, bias: Tensor, *, scale: float, d_h: int, he
     m = (C > 0).sum(-1).to(C)  # how many keys a query sees
     S_q, S_k, S_v = q.overlaps(), k.overlaps(), v.overlaps()
     variance = scale**2 * d_h * S_q.diagonal(dim1=-2, dim2=-1).clamp(min=0) * spread(S_k, C, m)
-    more = fluctuations(variance, spread(S_v, C, m), S_q, m)
+    D = spread(S_v, C, m)
+    more = fluctuations(variance, D, S_q, m)
     uneven = Law.fresh(more, followed=v.followed)
     if v.doubt is not None:  # it grows with the spread of the values
         spreads = uneven.pair / v.pair[..., 1:].clamp(min=1e-300)
         part = Doubt(spreads * v.doubt.slope[..., 1:], spreads.square().unsqueeze(-1) * v.doubt.variance[..., 1:, :])
-        uneven = replace(uneven, doubt=part.with_chance("heads", by_heads(more, heads, d_h)))
+        uneven = replace(uneven, doubt=part.with_chance("heads", by_heads(more, C, S_v, D, heads, d_h)))
     return v.mixed(C).plus(uneven)
