@@ -53,5 +53,5 @@ def _of_laws(source: str, laws: list[Law], mask: Tensor | None, assumed: list[st
     overlaps = [law.overlaps() for law in laws]
     found = curves(source, overlaps, [law.energies(mask) for law in laws], assumed, mask=mask)
     variance = neglected(laws)
-    band = band_by_variance(found, variance.sum(-1))
-    return replace(found, band=band, warnings=beyond_range(found, band, variance))
+    found = replace(found, band=band_by_variance(found, variance.sum(-1)))
+    return replace(found, warnings=beyond_range(found, laws, variance))

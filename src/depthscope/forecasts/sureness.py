@@ -7,15 +7,16 @@ from depthscope.forecasts.record import Forecast
 from depthscope.laws.doubt import KINDS
 from depthscope.laws.law import Law
 
-FACTOR = 2.3  # standard deviations of the log-odds: nine whole curves of ten (fitted in beyond/forecast_error)
+FACTOR = 2.3  # standard deviations of the log-odds: nine whole curves of ten, see beyond/forecast_error
 SLACK = 0.005  # of t_sim, of the mean field itself, where nothing is left to chance
 STEEPEST = 1.2  # slope of the log-odds of a block on those before it; more is a small difference of large errors
 RANGE = 0.1  # of t_sim: a band this far from the curve is worth a warning
+SHARP = 2.0  # variance of scores that is worth a word
 WHY = {
-    "width": "few channels: overlaps of strangers, which it takes for zero, are large",
-    "heads": "sharp scores in few heads: where they look is chance",
-    "structure": "the weights are not random (trained?), and it takes them for strangers to the tokens",
-    "unknown": "a step was followed whose error nobody knows",
+    "width": "Tokens have few channels: overlaps that it takes for zero are large",
+    "heads": "Heads or tokens are few: where attention looks is chance",
+    "structure": "The weights are not random (trained?), and it takes them for strangers to the tokens",
+    "unknown": "There is a step whose error is not known",
 }
 
 
@@ -51,15 +52,18 @@ def band_by_variance(forecast: Forecast, variance: Tensor) -> Tensor:
     return torch.stack([torch.minimum(low, forecast.t_sim), torch.maximum(high, forecast.t_sim)]).clamp(0, 1)
 
 
-def beyond_range(forecast: Forecast, band: Tensor, variance: Tensor) -> list[str]:
+def beyond_range(forecast: Forecast, laws: list[Law], variance: Tensor) -> list[str]:
     """One sentence where the band is wide: how far off t_sim may be, from which block on, and why."""
-    off = (band - forecast.t_sim).abs().amax(0)
+    assert forecast.band is not None
+    off = (forecast.band - forecast.t_sim).abs().amax(0)
     if float(off.max()) <= RANGE:
         return []
     first, worst = int((off > RANGE).nonzero()[0]), int(off.argmax())
     known = bool(variance[worst].isfinite().all())
     why = WHY[KINDS[int(variance[worst].argmax())] if known else "unknown"]
+    scores = max((law.doubt.scores for law in laws if law.doubt is not None), default=0.0)
+    sharp = f" Scores are sharp: their variance is {scores:.2g}." if scores > SHARP else ""
     return [
         f"this forecast is beyond its range from block {first} on: t_sim may be off by {float(off.max()):.2f} "
-        f"(block {worst}). {why[0].upper()}{why[1:]}. Scan the model to be sure."
+        f"(block {worst}). {why}.{sharp} Scan the model to be sure."
     ]

@@ -22,32 +22,37 @@ class Doubt:
     """slope (B, 2): change of the common and the centred energy with the log-odds before the block.
 
     variance (B, 2, 3): of the two energies, by each of KINDS that was neglected since the block began.
+    scores: the largest variance of a query's scores on the way, a mean over queries.
     """
 
     slope: Tensor
     variance: Tensor
+    scores: float = 0.0
 
     @classmethod
     def at_start(cls, energies: Tensor) -> "Doubt":
         """Before a block of tokens with these energies (B, 2)."""
         both = energies.prod(-1, keepdim=True) / energies.sum(-1, keepdim=True).clamp(min=1e-300)
-        return cls(both * torch.tensor([1.0, -1.0], dtype=energies.dtype), energies.new_zeros(*energies.shape, len(KINDS)))
+        return cls(
+            both * torch.tensor([1.0, -1.0], dtype=energies.dtype), energies.new_zeros(*energies.shape, len(KINDS))
+        )
 
     def times(self, factor: float) -> "Doubt":
         """Of energies that are `factor` times as large."""
-        return Doubt(factor * self.slope, factor**2 * self.variance)
+        return Doubt(factor * self.slope, factor**2 * self.variance, self.scores)
 
     def plus(self, other: "Doubt | None", factor: float = 1.0) -> "Doubt":
         """Of a sum of energies, the second times `factor`: errors that were handed on go together, others do not."""
         if other is None:
             return self
-        return Doubt(self.slope + factor * other.slope, self.variance + factor**2 * other.variance)
+        slope, variance = self.slope + factor * other.slope, self.variance + factor**2 * other.variance
+        return Doubt(slope, variance, max(self.scores, other.scores))
 
     def moved(self, old: Tensor, new: Tensor, kept: Tensor | float = 1.0) -> "Doubt":
         """Where a step turns energies `old` into `new` (B, 2); kept: the share of the new common one that is old."""
         ratio = new / old.clamp(min=1e-300)
         ratio = torch.stack([ratio[..., 0] * kept, ratio[..., 1]], -1)
-        return Doubt(ratio * self.slope, ratio.square().unsqueeze(-1) * self.variance)
+        return Doubt(ratio * self.slope, ratio.square().unsqueeze(-1) * self.variance, self.scores)
 
     def of_one_size(self, energies: Tensor) -> "Doubt":
         """After a norm: what both energies gain or lose together is taken away."""

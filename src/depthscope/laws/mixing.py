@@ -25,7 +25,8 @@ def attended(q: Law, k: Law, v: Law, bias: Tensor, *, scale: float, d_h: int, he
     more = fluctuations(variance, D, S_q, m)
     uneven = Law.fresh(more, followed=v.followed)
     if v.doubt is not None:  # it grows with the spread of the values
-        spreads = uneven.pair / v.pair[..., 1:].clamp(min=1e-300)
-        part = Doubt(spreads * v.doubt.slope[..., 1:], spreads.square().unsqueeze(-1) * v.doubt.variance[..., 1:, :])
+        ratio = uneven.pair / v.pair[..., 1:].clamp(min=1e-300)
+        slope, chance = ratio * v.doubt.slope[..., 1:], ratio.square().unsqueeze(-1) * v.doubt.variance[..., 1:, :]
+        part = Doubt(slope, chance, float(variance.mean()))
         uneven = replace(uneven, doubt=part.with_chance("heads", by_heads(more, C, S_v, D, heads, d_h)))
     return v.mixed(C).plus(uneven)

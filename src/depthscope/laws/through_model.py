@@ -73,7 +73,8 @@ def _followed_through(
         running[0] += 1
         streams = [v for v in (*given, *named.values()) if isinstance(v, LawTensor)]
         law = _tokens_law(x, axis, remember) if not isinstance(x, LawTensor) else law_of(x)
-        law = (law.settled() if len(streams) < 2 else law.brief()).doubted()  # streams share their sources: strangers if settled
+        law = law.settled() if len(streams) < 2 else law.brief()  # streams share their sources: strangers if settled
+        law = law.doubted()
         if not found:
             found.append(law)
         new = LawTensor(x.shape, x.dtype, law)

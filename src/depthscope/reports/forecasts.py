@@ -60,8 +60,9 @@ def in_words(forecast: Forecast) -> str:
         pace = f"; in the end a block multiplies the odds of similarity by {gain:.3f}"
         return f"No collapse within {forecast.depth} blocks: {left}{pace}."
     return (
-        f"Tokens are lost (t_sim above 0.99) after {lost:.1f} blocks{_between(forecast)}: a block multiplies the odds of similarity by "
-        f"{gain:.3f}. De-escalation with tau above {forecast.critical_tau:.2f} at block_out would stop it."
+        f"Tokens are lost (t_sim above 0.99) after {lost:.1f} blocks{_between(forecast)}: a block multiplies the odds "
+        f"of similarity by {gain:.3f}. De-escalation with tau above {forecast.critical_tau:.2f} at block_out would "
+        "stop it."
     )
 
 

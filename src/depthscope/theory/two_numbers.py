@@ -2,7 +2,8 @@
 
 It is the form of token_matrix.py in which all tokens are alike (no mask, no positions): there the n x n overlaps are
 p + D on the diagonal and p elsewhere, and stay so; the maps are the same by name. Random weights with mean zero make
-the sums below exact for wide blocks; how far two queries fluctuate together is approximate, within 0.07. After Noci et al. 2022 (2206.03126) and Giorlandino & Goldt 2025 (2505.24333).
+the sums below exact for wide blocks; how far two queries fluctuate together is approximate, within 0.08. After Noci et
+al. 2022 (2206.03126) and Giorlandino & Goldt 2025 (2505.24333).
 """
 
 import math
