@@ -7,13 +7,14 @@ Everything Yu & Zhang (2023) say of token similarity is a formula on these two e
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from depthscope.checks import check_mask, check_tokens
 
+Made = TypeVar("Made")
 CHUNK = 1 << 19  # elements at a time: they fit the cache, and memory stays flat
 
 
@@ -38,6 +39,13 @@ class Chunk:
 
     def __init__(self, x: Tensor, valid: Tensor | None) -> None:
         self.x, self.valid = x, valid
+        self._made: dict[Callable[[Chunk], Any], Any] = {}
+
+    def once(self, make: "Callable[[Chunk], Made]") -> "Made":
+        """make(self), computed at the first call and kept: what several formulas share."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        return self._made[make]
 
     @cached_property
     def n(self) -> Tensor:
@@ -77,6 +85,11 @@ class Chunk:
         """Centred tokens, (b, n, d)."""
         centred = self._shifted - self._shift
         return centred if self.valid is None else torch.where(self.valid, centred, 0.0)
+
+    def Pi_2_x_in(self, R: Tensor) -> Tensor:
+        """Centred tokens in other channels, Pi_2 x R, for R (d, k); the centred tokens themselves are not made."""
+        seen = self._shifted @ R - self._shift @ R
+        return seen if self.valid is None else torch.where(self.valid, seen, 0.0)
 
     @cached_property
     def energies(self) -> Energies:

@@ -1,0 +1,115 @@
+"""What is left to tell tokens apart when a few of them, and a few channels that all share, are not looked at."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from depthscope.metrics.chunks import Chunk, by_sample
+from depthscope.metrics.massive import rest
+from depthscope.metrics.sketch import sketch
+from depthscope.registry import metric
+
+TRIMMED = 8  # one token in so many may be an outlier
+POINTS = 4  # that are few
+SAME = 0.02  # of the spread: the squared distance of tokens in one point
+
+_INVARIANT = ("token order", "scale", "padding")
+
+
+def _core(chunk: Chunk) -> Tensor:
+    found = chunk.once(sketch)
+    inner = _nearest(found.directions, found.keep)
+    kept = Chunk(torch.where(inner[..., None], found.directions, 0.0), inner[..., None])
+    return (kept.energies.centred / kept.n).clamp_max(1.0)
+
+
+def _nearest(u: Tensor, keep: Tensor) -> Tensor:
+    """All but one in TRIMMED tokens, (b, n): those nearest to the median token. None is left out of fewer than 4."""
+    median = torch.where(keep[..., None], u, torch.nan).nanmedian(-2, keepdim=True).values
+    far = torch.where(keep, (u - median).square().sum(-1), torch.inf)
+    n = keep.sum(-1)
+    left_out = torch.where(n >= 4, (n / TRIMMED).ceil(), 0).long()
+    place = far.argsort(-1).argsort(-1)
+    return keep & (place < (n - left_out)[:, None])
+
+
+def _rank(chunk: Chunk) -> Tensor:
+    found = chunk.once(sketch)
+    S, k, d = found.centred, found.centred.shape[-1], chunk.x.shape[-1]
+    C = S.mT @ S
+    share = C.square().sum((-2, -1)) / C.diagonal(dim1=-2, dim2=-1).sum(-1).square()
+    if d > k:  # E tr B^2 = (1 + 1/k) tr A^2 + (tr A)^2 / k,  E (tr B)^2 = (tr A)^2 + 2 tr A^2 / k
+        share = (share - 1 / k) / (1 + 1 / k - 2 * share / k)
+    most = (found.n - 1).clamp(1, d).double()
+    return (1 / share.clamp_min(1e-9)).clamp(torch.ones_like(most), most)
+
+
+def _size(chunk: Chunk) -> Tensor:
+    few = chunk.once(rest)
+    return (few.energies.centred / few.n).sqrt()
+
+
+def _in_points(chunk: Chunk) -> Tensor:
+    found = chunk.once(sketch)
+    S, left = found.centred, found.keep
+    n = found.n.double()
+    near = SAME * S.square().sum((-2, -1)) / n  # (b,)
+    inside = torch.zeros_like(n)
+    for _ in range(POINTS):
+        median = torch.where(left[..., None], S, torch.nan).nanmedian(-2, keepdim=True).values.nan_to_num(0.0)
+        far = torch.where(left, (S - median).square().sum(-1), torch.inf)
+        leader = S.gather(-2, far.argmin(-1)[:, None, None].expand(-1, 1, S.shape[-1]))
+        group = left & ((S - leader).square().sum(-1) <= near[:, None])
+        size = group.sum(-1)
+        inside += torch.where(size >= 2, size, 0)
+        left = left & ~group
+    return inside / n
+
+
+@metric("state", takes=("X",), bounds=(0, 1), invariant=_INVARIANT, formula=_core)
+def t_div_core(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
+    """Token diversity of the core: of directions, without massive tokens, outliers and shared massive channels.
+
+    t_div_core(X) = t_div({u_i : i in C}),    u_i = x_i / |x_i|,  C = the 7/8 of tokens nearest to the median direction
+
+    X (..., n, d) -> (...), in [0, 1]; 0 when seven of eight tokens are equal. Massive tokens are left out first (see
+    massive_share), then channels in which the mean token has 100 times the energy of a usual channel and the tokens
+    vary little. Estimated in 32 random channels, exact for d <= 32.
+    """
+    return by_sample(_core, X, mask, where="t_div_core")
+
+
+@metric("state", takes=("X",), bounds=(1, math.inf), invariant=_INVARIANT, formula=_rank)
+def difference_rank(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
+    """In how many directions tokens differ: 1 when all lie on one line.
+
+    difference_rank(X) = (tr A)^2 / tr A^2,    A = (Pi_2 X)^T Pi_2 X
+
+    X (..., n, d) -> (...), in [1, min(n - 1, d)]: the participation ratio of what differs between ordinary tokens (see
+    t_div_core). Estimated in 32 random channels without bias in tr A^2, exact for d <= 32.
+    """
+    return by_sample(_rank, X, mask, where="difference_rank")
+
+
+@metric("state", takes=("X",), bounds=(0, math.inf), invariant=("token order", "rotation", "padding"), formula=_size)
+def difference_size(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
+    """How far tokens are from their mean, whatever they have in common.
+
+    difference_size(X) = |Pi_2 X|_F / sqrt(n)    of all tokens that are not massive
+
+    X (..., n, d) -> (...), >= 0: in the units of X. It stays where a common offset alone makes tokens alike.
+    """
+    return by_sample(_size, X, mask, where="difference_size")
+
+
+@metric("state", takes=("X",), bounds=(0, 1), invariant=_INVARIANT, formula=_in_points)
+def few_points(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
+    """The share of tokens that sit in at most four points.
+
+    few_points(X) = (1/n) sum_g |G_g|,    G_g = tokens within |x_i - x_l|^2 <= 0.02 |Pi_2 X|_F^2 / n of a leader l
+
+    X (..., n, d) -> (...), in [0, 1]: 1 for two clusters, 0 for unrelated tokens. A leader is the token nearest to the
+    median of those that are in no group yet; groups of one do not count. Of ordinary tokens (see t_div_core).
+    """
+    return by_sample(_in_points, X, mask, where="few_points")
