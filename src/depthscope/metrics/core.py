@@ -11,7 +11,9 @@ from depthscope.metrics.sketch import sketch
 from depthscope.registry import metric
 
 TRIMMED = 8  # one token in so many may be an outlier
+CENTRAL = 8  # channels in which a median is taken
 POINTS = 4  # that are few
+LOW = 8.0  # directions: four points differ in three, and outliers may add some
 SAME = 0.02  # of the spread: the squared distance of tokens in one point
 
 _INVARIANT = ("token order", "scale", "padding")
@@ -25,16 +27,31 @@ def _core(chunk: Chunk) -> Tensor:
 
 
 def _nearest(u: Tensor, keep: Tensor) -> Tensor:
-    """All but one in TRIMMED tokens, (b, n): those nearest to the median token. None is left out of fewer than 4."""
-    median = torch.where(keep[..., None], u, torch.nan).nanmedian(-2, keepdim=True).values
-    far = torch.where(keep, (u - median).square().sum(-1), torch.inf)
+    """All but one in TRIMMED tokens, (b, n): those nearest to the central token. None is left out of fewer than 4."""
+    far = torch.where(keep, _squared_distance(u, _central(u, keep)), torch.inf)
     n = keep.sum(-1)
     left_out = torch.where(n >= 4, (n / TRIMMED).ceil(), 0).long()
     place = far.argsort(-1).argsort(-1)
     return keep & (place < (n - left_out)[:, None])
 
 
+def _central(u: Tensor, keep: Tensor) -> Tensor:
+    """The token nearest to the median of its first few channels, (b, 1, k): one of the majority, where there is one."""
+    few = u[..., :CENTRAL]
+    median = torch.where(keep[..., None], few, torch.nan).mT.nanmedian(-1).values.unsqueeze(-2).nan_to_num(0.0)
+    far = torch.where(keep, _squared_distance(few, median), torch.inf)
+    return u.gather(-2, far.argmin(-1)[:, None, None].expand(-1, 1, u.shape[-1]))
+
+
+def _squared_distance(u: Tensor, centre: Tensor) -> Tensor:
+    return (u - centre).square().sum(-1)
+
+
 def _rank(chunk: Chunk) -> Tensor:
+    return chunk.once(_participation)
+
+
+def _participation(chunk: Chunk) -> Tensor:
     found = chunk.once(sketch)
     S, k, d = found.centred, found.centred.shape[-1], chunk.x.shape[-1]
     C = S.mT @ S
@@ -52,15 +69,14 @@ def _size(chunk: Chunk) -> Tensor:
 
 def _in_points(chunk: Chunk) -> Tensor:
     found = chunk.once(sketch)
-    S, left = found.centred, found.keep
-    n = found.n.double()
+    inside = torch.zeros_like(chunk.n)
+    low = chunk.once(_participation) <= LOW  # of most states no sample
+    if not low.any():
+        return inside
+    S, left, n = found.centred, found.keep & low[:, None], found.n.double()
     near = SAME * S.square().sum((-2, -1)) / n  # (b,)
-    inside = torch.zeros_like(n)
     for _ in range(POINTS):
-        median = torch.where(left[..., None], S, torch.nan).nanmedian(-2, keepdim=True).values.nan_to_num(0.0)
-        far = torch.where(left, (S - median).square().sum(-1), torch.inf)
-        leader = S.gather(-2, far.argmin(-1)[:, None, None].expand(-1, 1, S.shape[-1]))
-        group = left & ((S - leader).square().sum(-1) <= near[:, None])
+        group = left & (_squared_distance(S, _central(S, left)) <= near[:, None])
         size = group.sum(-1)
         inside += torch.where(size >= 2, size, 0)
         left = left & ~group
@@ -71,11 +87,11 @@ def _in_points(chunk: Chunk) -> Tensor:
 def t_div_core(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """Token diversity of the core: of directions, without massive tokens, outliers and shared massive channels.
 
-    t_div_core(X) = t_div({u_i : i in C}),    u_i = x_i / |x_i|,  C = the 7/8 of tokens nearest to the median direction
+    t_div_core(X) = t_div({u_i : i in C}),    u_i = x_i / |x_i|,  C = the 7/8 of tokens nearest to a central u_c
 
-    X (..., n, d) -> (...), in [0, 1]; 0 when seven of eight tokens are equal. Massive tokens are left out first (see
-    massive_share), then channels in which the mean token has 100 times the energy of a usual channel and the tokens
-    vary little. Estimated in 32 random channels, exact for d <= 32.
+    X (..., n, d) -> (...), in [0, 1]; 0 when seven of eight tokens are equal. c is the token nearest to the median of 8
+    channels. Massive tokens are left out first (see massive_share), then channels in which the mean token has 100 times
+    the energy of a usual channel and the tokens vary little. Estimated in 32 random channels, exact for d <= 32.
     """
     return by_sample(_core, X, mask, where="t_div_core")
 
@@ -105,11 +121,11 @@ def difference_size(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
 @metric("state", takes=("X",), bounds=(0, 1), invariant=_INVARIANT, formula=_in_points)
 def few_points(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """The share of tokens that sit in at most four points.
+    """The share of tokens that sit in at most four points, where tokens differ in few directions.
 
     few_points(X) = (1/n) sum_g |G_g|,    G_g = tokens within |x_i - x_l|^2 <= 0.02 |Pi_2 X|_F^2 / n of a leader l
 
-    X (..., n, d) -> (...), in [0, 1]: 1 for two clusters, 0 for unrelated tokens. A leader is the token nearest to the
-    median of those that are in no group yet; groups of one do not count. Of ordinary tokens (see t_div_core).
+    X (..., n, d) -> (...), in [0, 1]: 1 for two clusters, 0 for unrelated tokens and for more than 8 directions. A leader is the central one of
+    the tokens that are in no group yet; groups of one do not count. Of ordinary tokens (see t_div_core).
     """
     return by_sample(_in_points, X, mask, where="few_points")
