@@ -31,8 +31,7 @@ def _nearest(u: Tensor, keep: Tensor) -> Tensor:
     far = torch.where(keep, _squared_distance(u, _central(u, keep)), torch.inf)
     n = keep.sum(-1)
     left_out = torch.where(n >= 4, (n / TRIMMED).ceil(), 0).long()
-    place = far.argsort(-1).argsort(-1)
-    return keep & (place < (n - left_out)[:, None])
+    return far <= far.sort(-1).values.gather(-1, (n - left_out - 1)[:, None])  # who is as far as the last is in too
 
 
 def _central(u: Tensor, keep: Tensor) -> Tensor:
@@ -125,7 +124,8 @@ def few_points(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
     few_points(X) = (1/n) sum_g |G_g|,    G_g = tokens within |x_i - x_l|^2 <= 0.02 |Pi_2 X|_F^2 / n of a leader l
 
-    X (..., n, d) -> (...), in [0, 1]: 1 for two clusters, 0 for unrelated tokens and for more than 8 directions. A leader is the central one of
-    the tokens that are in no group yet; groups of one do not count. Of ordinary tokens (see t_div_core).
+    X (..., n, d) -> (...), in [0, 1]: 1 for two clusters, 0 for unrelated tokens and for more than 8 directions. A
+    leader is the central one of the tokens that are in no group yet; groups of one do not count. Of ordinary tokens
+    (see t_div_core).
     """
     return by_sample(_in_points, X, mask, where="few_points")
