@@ -59,6 +59,7 @@ SYMBOLS = [
     Symbol("t_sim_rest", r"t_{sim}(X_{\setminus M})", "token similarity of all others", "(...)", ""),
     Symbol("t_div_rest", r"t_{div}(X_{\setminus M})", "token diversity of all others", "(...)", ""),
     Symbol("t_div_core", r"t_{div}(\hat x_i)_{i \in C}", "of directions, without outliers", "(...)", ""),
+    Symbol("same_share", r"|\{i : \hat x_i = \hat x_c\}| / n", "tokens that are the same", "(...)", ""),
     Symbol("difference_rank", r"(tr A)^2 / tr A^2", "directions in which tokens differ", "(...)", ""),
     Symbol("difference_size", r"\|\Pi_2 X\|_F / \sqrt n", "distance of tokens from their mean", "(...)", ""),
     Symbol("few_points", r"\sum_g |G_g| / n", "tokens that sit in at most four points", "(...)", ""),

@@ -14,24 +14,32 @@ TRIMMED = 8  # one token in so many may be an outlier
 CENTRAL = 8  # channels in which a median is taken
 POINTS = 4  # that are few
 LOW = 8.0  # directions: four points differ in three, and outliers may add some
-SAME = 0.02  # of the spread: the squared distance of tokens in one point
+SAME = 0.02  # squared distance of tokens that are the same: of the signal in same_share, of the spread in few_points
 
 _INVARIANT = ("token order", "scale", "padding")
 
 
 def _core(chunk: Chunk) -> Tensor:
-    found = chunk.once(sketch)
-    inner = _nearest(found.directions, found.keep)
+    found, inner = chunk.once(sketch), _nearest(chunk)
     kept = Chunk(torch.where(inner[..., None], found.directions, 0.0), inner[..., None])
     return (kept.energies.centred / kept.n).clamp_max(1.0)
 
 
-def _nearest(u: Tensor, keep: Tensor) -> Tensor:
+def _nearest(chunk: Chunk) -> Tensor:
     """All but one in TRIMMED tokens, (b, n): those nearest to the central token. None is left out of fewer than 4."""
-    far = torch.where(keep, _squared_distance(u, _central(u, keep)), torch.inf)
-    n = keep.sum(-1)
+    far, n = chunk.once(_far), chunk.once(sketch).n
     left_out = torch.where(n >= 4, (n / TRIMMED).ceil(), 0).long()
     return far <= far.sort(-1).values.gather(-1, (n - left_out - 1)[:, None])  # who is as far as the last is in too
+
+
+def _far(chunk: Chunk) -> Tensor:
+    """Squared distance of each direction from the central one, (b, n); infinite for tokens that are left out."""
+    u, keep = chunk.once(sketch).directions, chunk.once(sketch).keep
+    return torch.where(keep, _squared_distance(u, _central(u, keep)), torch.inf)
+
+
+def _same(chunk: Chunk) -> Tensor:
+    return (chunk.once(_far) <= SAME).sum(-1) / chunk.once(sketch).n
 
 
 def _central(u: Tensor, keep: Tensor) -> Tensor:
@@ -93,6 +101,17 @@ def t_div_core(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     the energy of a usual channel and the tokens vary little. Estimated in 32 random channels, exact for d <= 32.
     """
     return by_sample(_core, X, mask, where="t_div_core")
+
+
+@metric("state", takes=("X",), bounds=(0, 1), invariant=_INVARIANT, formula=_same)
+def same_share(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
+    """The share of tokens that are the same, up to a hundredth of the signal.
+
+    same_share(X) = |{i : |u_i - u_c|^2 <= 0.02}| / n,    u_i = x_i / |x_i|,  u_c the central direction
+
+    X (..., n, d) -> (...), in [1/n, 1]; 31/32 when 31 of 32 tokens are equal. Of ordinary tokens (see t_div_core).
+    """
+    return by_sample(_same, X, mask, where="same_share")
 
 
 @metric("state", takes=("X",), bounds=(1, math.inf), invariant=_INVARIANT, formula=_rank)

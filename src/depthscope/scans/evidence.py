@@ -22,6 +22,7 @@ FAST = 1.02  # t_div shrinks by this factor a block or more: exponential, not th
 ON_A_LINE = 1.1  # directions in which tokens differ
 MANY = 5.0  # directions: nobody who differs in so many is lost in them
 MOST = 7 / 8  # of the tokens in a few points
+MAJORITY = 2 / 3  # of the tokens are the same, or in a few points: on the way
 KEPT = 0.5  # of the distance from the mean at the start: an offset was added, and nothing was taken
 
 
@@ -32,6 +33,7 @@ class Evidence:
     t_div: Tensor
     rest: Tensor  # t_div without massive tokens
     core: Tensor  # and without outliers and shared massive channels
+    share: Tensor  # of tokens that are the same
     rank: Tensor
     size: Tensor
     points: Tensor
@@ -70,6 +72,12 @@ class Evidence:
         """In which states and sequences tokens cannot be told apart."""
         return (self.same & ~self.offset) | self.on_a_line | self.in_points
 
+    @property
+    def majority(self) -> Tensor:
+        """In which states and sequences most tokens are the same or in a few points, where they did not enter so."""
+        known = torch.maximum(self.share, self.points)
+        return (known >= MAJORITY) & (known[0] < MAJORITY) & (self.tokens >= 8)
+
     def pace(self, end: int, chosen: Tensor) -> float:
         """The fastest shrinking a block over a quarter of the depth that ends at block `end` or later."""
         curve = self.value[:, chosen].log().mean(-1)
@@ -101,6 +109,7 @@ def evidence_of(scan: "Scan", floor: float) -> Evidence:
         known["t_div"],
         known["t_div_rest"],
         known["t_div_core"],
+        known.get("same_share", nothing),
         known.get("difference_rank", nothing),
         known.get("difference_size", nothing),
         known.get("few_points", nothing),

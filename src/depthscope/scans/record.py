@@ -15,7 +15,15 @@ from depthscope.scans.exceptions import Massive
 from depthscope.scans.verdict import Verdict, judge
 
 PAIR = "depthscope.scans"  # the format of a scan with `before`
-JUDGED = ("t_div", "t_div_rest", "t_div_core", "difference_rank", "difference_size", "few_points")  # kept per sequence
+JUDGED = (  # kept per sequence
+    "t_div",
+    "t_div_rest",
+    "t_div_core",
+    "same_share",
+    "difference_rank",
+    "difference_size",
+    "few_points",
+)
 
 
 @dataclass(frozen=True, eq=False)

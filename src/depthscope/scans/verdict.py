@@ -197,6 +197,18 @@ def _common_offset(case: Case) -> Verdict | None:
     return case.verdict("escalating", text, advice, block=start, pace=pace, fix_needed=False)
 
 
+def _mostly_alike(case: Case) -> Verdict | None:
+    found = case.found
+    chosen = found.majority[-1]
+    if chosen.float().mean() < 0.5:
+        return None
+    start = stays((found.majority & chosen).sum(-1) >= len(chosen) / 2)
+    share, points = (float(curve[-1, chosen].mean()) for curve in (found.share, found.points))
+    what = f"{share:.0%} of the tokens are the same" if share >= points else f"{points:.0%} sit in at most four points"
+    text = f"From block {start} on {what}; the others still differ.{case.because}"
+    return case.verdict("escalating", text, _advice(case.scan), block=start, pace=_last_pace(found))
+
+
 def _growing_alike(case: Case) -> Verdict | None:
     values = case.found.value.mean(-1)
     start, end, depth = float(values[0]), float(values[-1]), case.scan.depth
@@ -228,6 +240,7 @@ RULES: list[Callable[[Case], Verdict | None]] = [
     _vanished,
     _slowly_alike,
     _common_offset,
+    _mostly_alike,
     _growing_alike,
     _diverse,
 ]

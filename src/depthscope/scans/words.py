@@ -43,8 +43,8 @@ def why_they_disagree(scan: "Scan", found: Evidence) -> str:
     raw, rest, core = (float(curve[-1].median()) for curve in (found.t_div, found.rest, found.core))
     if float(found.value[-1].median()) != rest and core < rest:
         causes.append(
-            f"A few tokens differ from all the others and hide that those are alike: t_div is {rest:.2g} with them and "
-            f"{core:.2g} without."
+            f"A few tokens differ from all the others and hide that {float(found.share[-1].median()):.0%} are the same: "
+            f"t_div is {rest:.2g} with them and {core:.2g} without."
         )
     elif float(found.value[-1].median()) != rest:
         causes.append(
