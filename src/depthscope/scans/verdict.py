@@ -230,7 +230,7 @@ def _diverse(case: Case) -> Verdict:
         f"At these weights {end:.0%} of the signal still differs between tokens at block {case.scan.depth} "
         f"(t_div {end:.2g}).{case.why}{case.because}"
     )
-    advice = "No fix needed now; training may change that."
+    advice = "No fix needed at these weights; training may change that."
     return case.verdict("diverse", text, advice, pace=_last_pace(case.found), fix_needed=False)
 
 

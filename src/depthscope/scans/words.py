@@ -1,8 +1,8 @@
 """The sentences of a verdict: what was found, which quantities disagree, and why."""
 
+import math
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from depthscope.scans.evidence import DISAGREE, Evidence
@@ -11,7 +11,7 @@ from depthscope.scans.exceptions import Massive
 if TYPE_CHECKING:
     from depthscope.scans.record import Scan
 
-NAMED = 3  # massive positions that a sentence names
+HIDDEN = 0.05  # of t_sim: what massive tokens hide, if it is to be said
 FAR = 1e3  # a ratio of gradients that is worth a sentence
 
 
@@ -43,8 +43,8 @@ def why_they_disagree(scan: "Scan", found: Evidence) -> str:
     raw, rest, core = (float(curve[-1].median()) for curve in (found.t_div, found.rest, found.core))
     if float(found.value[-1].median()) != rest and core < rest:
         causes.append(
-            f"A few tokens differ from all the others and hide that {float(found.share[-1].median()):.0%} are the same: "
-            f"t_div is {rest:.2g} with them and {core:.2g} without."
+            f"A few tokens differ from all the others and hide that {float(found.share[-1].median()):.0%} are the "
+            f"same: t_div is {rest:.2g} with them and {core:.2g} without."
         )
     elif float(found.value[-1].median()) != rest:
         causes.append(
@@ -57,36 +57,42 @@ def why_they_disagree(scan: "Scan", found: Evidence) -> str:
 
 
 def massive_words(scan: "Scan", found: Evidence) -> str:
-    """Who the massive tokens are, and what they hide, at the block where that is most; empty where there are none."""
+    """Who the massive tokens are, and what they hide; empty where there are none, or they hide nothing."""
     if not scan.massive:
         return ""
     with_them, without = found.t_div.mean(-1), found.rest.mean(-1)
-    hidden = (with_them.log() - without.log()).abs().maximum(((1 - with_them).log() - (1 - without).log()).abs())
-    block = int(hidden.nan_to_num(0.0, posinf=0.0).argmax())
-    if float(hidden[block]) < torch.tensor(DISAGREE).log():
+    apart = (with_them - without).abs().nan_to_num(0.0)
+    block = int(apart.argmax())  # where they hide most
+    ratio = float((with_them[-1] / without[-1]).log().abs().nan_to_num(0.0))
+    if float(apart[block]) < HIDDEN and ratio < math.log(DISAGREE):
         return ""
+    largest = max(scan.massive, key=lambda one: one.times * one.sequences)
+    grown = f", {_similar(without, largest.block)} after block {largest.block}" if largest.block < block else ""
     return (
-        f"{who_is_massive(scan.massive, scan.samples)} and hides the others: after block {block} t_sim is "
-        f"{1 - float(with_them[block]):.2f} with it and {1 - float(without[block]):.2f} without (t_div "
+        f"{who_is_massive(scan.massive, scan.samples)}, and hides the others: after block {block} t_sim is "
+        f"{_similar(with_them, block)} with it and {_similar(without, block)} without{grown} (t_div "
         f"{float(with_them[block]):.2g} and {float(without[block]):.2g})."
     )
 
 
+def _similar(t_div: Tensor, block: int) -> str:
+    return f"{1 - float(t_div[block]):.2f}"
+
+
 def who_is_massive(massive: list[Massive], samples: int) -> str:
-    """Token 0 is up to 185 times larger than the others (blocks 12 to 29)."""
+    """Token 0 is up to 169 times larger than the median token (between blocks 12 and 29)."""
     places: dict[int, list[Massive]] = {}
     for one in massive:
         places.setdefault(one.position, []).append(one)
-    ranked = sorted(places.items(), key=lambda item: -max(one.times * one.sequences for one in item[1]))
-    position, top = ranked[0]
+    ranked = sorted(places.values(), key=lambda those: -max(one.times * one.sequences for one in those))
+    top, others = ranked[0], len(ranked) - 1
     blocks = [one.block for one in top]
-    span = f"block {blocks[0]}" if len(blocks) == 1 else f"blocks {blocks[0]} to {blocks[-1]}"
+    span = f"after block {blocks[0]}" if len(blocks) == 1 else f"between blocks {blocks[0]} and {blocks[-1]}"
     most = max(one.sequences for one in top)
     part = "" if most == samples else f" of {most} of {samples} sequences"
-    more = len(ranked) - 1
-    also = f", as {'is' if more == 1 else 'are'} {more} other{'s' if more > 1 else ''} somewhere," if more else ""
+    also = f", as are tokens at {others} other position{'s' * (others > 1)} in some block" if others else ""
     times = max(one.times for one in top)
-    return f"Token {position}{part} is up to {times:.0f} times larger than the median token (after {span}){also}"
+    return f"Token {top[0].position}{part} is up to {times:.0f} times larger than the median token ({span}){also}"
 
 
 def gradient_words(scan: "Scan") -> str:
