@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from depthscope.scans.record import Scan
 
 LOST = 0.01  # less than a hundredth of the signal differs between tokens
+ALIKE = 0.1  # t_div below which it matters whether a shared channel is to blame
 GONE = 1e-4  # however slowly tokens came there, whatever offset they share: below this they are lost
 DISAGREE = 2.0  # a factor between two diversities that calls for an explanation
 FAST = 1.02  # t_div shrinks by this factor a block or more: exponential, not the slow power law of pre-norm
@@ -44,7 +45,7 @@ class Evidence:
     def value(self) -> Tensor:
         """The diversity that counts: of the rest; of the core where outliers or a shared channel hide it."""
         hidden = self.core[-1] < self.rest[-1] / DISAGREE
-        shared = (self.rest[-1] < DISAGREE * LOST) & (self.core[-1] > DISAGREE * self.rest[-1])
+        shared = (self.rest[-1] < ALIKE) & (self.core[-1] > DISAGREE * self.rest[-1])
         return torch.where(hidden | shared, self.core, self.rest)
 
     @property
@@ -79,14 +80,17 @@ class Evidence:
         return (known >= MAJORITY) & (known[0] < MAJORITY) & (self.tokens >= 8)
 
     def pace(self, end: int, chosen: Tensor) -> float:
-        """The fastest shrinking a block over a quarter of the depth that ends at block `end` or later."""
-        curve = self.value[:, chosen].log().mean(-1)
-        window = max(1, (len(curve) - 1) // 4)
-        slopes = [
-            float(curve[max(0, e - window)] - curve[e]) / (e - max(0, e - window))
-            for e in range(max(end, 1), len(curve))
-        ]
-        return math.exp(max((s for s in slopes if not math.isnan(s)), default=0.0))
+        """The factor by which diversity shrinks in each block before `end`, over a quarter of the depth."""
+        curve = self.value[:, chosen].mean(-1).log()
+        start = max(0, end - max(1, (len(curve) - 1) // 4))
+        if start == end:
+            return 1.0
+        slope = float(curve[start] - curve[end]) / (end - start)
+        return 1.0 if math.isnan(slope) else math.exp(slope)
+
+    def fastest(self, first: int, chosen: Tensor) -> float:
+        """The largest pace at block `first` or later: who is slow at 1 % may be fast after it."""
+        return max(self.pace(end, chosen) for end in range(first, len(self.value)))
 
 
 def stays(holds: Tensor) -> int | None:

@@ -34,7 +34,7 @@ class Verdict:
     block: int | None
     step: str | None
     t_div: float  # of all tokens, mean over sequences
-    pace: float  # diversity shrinks by this factor per block, over the fastest quarter at `block` or later
+    pace: float  # diversity shrinks by this factor per block, over the last quarter before `block` or the end
     driver: str
     shares: dict[str, float]  # of the growth of similarity: attention, ffn, norms, embeddings, biases
     fix_needed: bool
@@ -230,7 +230,7 @@ def _diverse(case: Case) -> Verdict:
         f"At these weights {end:.0%} of the signal still differs between tokens at block {case.scan.depth} "
         f"(t_div {end:.2g}).{case.why}{case.because}"
     )
-    advice = "No fix needed at these weights; training may change that."
+    advice = "No fix needed; training may change that."
     return case.verdict("diverse", text, advice, pace=_last_pace(case.found), fix_needed=False)
 
 
@@ -252,7 +252,7 @@ def _slow(found: Evidence) -> tuple[torch.Tensor, float]:
     if not alike.any():
         return alike, math.nan
     start = stays((found.same & alike).sum(-1) >= alike.sum() / 2)
-    pace = found.pace(start or 0, alike)
+    pace = found.fastest(start or 0, alike)
     return alike & (pace < FAST and start != 0), pace
 
 
