@@ -23,6 +23,13 @@ def alike(B: int, n: int, d: int, t_div: float) -> Tensor:
     return gaussian(B, 1, d) + math.sqrt(t_div) * gaussian(B, n, d)
 
 
+def common_and_apart(B: int, n: int, d: int) -> tuple[Tensor, Tensor]:
+    """A common vector and differences of the same energy: with sqrt(t) of the latter t_div is t / (1 + t)."""
+    base, apart = gaussian(B, 1, d), gaussian(B, n, d)
+    apart -= apart.mean(1, keepdim=True)
+    return base, apart * n**0.5 * base.norm(dim=(1, 2), keepdim=True) / apart.norm(dim=(1, 2), keepdim=True)
+
+
 # one token hides everything
 
 
@@ -148,8 +155,7 @@ def test_a_massive_position_in_every_family(family: str, place: int, times: floa
 
 def test_slow_at_the_crossing_and_fast_after_it() -> None:
     slow, fast = [0.0115 * 1.015**-i for i in range(13)], [0.0094 * 2.5**-i for i in range(1, 13)]
-    base, apart = gaussian(2, 1, 32), gaussian(2, 32, 32)
-    apart -= apart.mean(1, keepdim=True)
+    base, apart = common_and_apart(2, 32, 32)
     scan = played([base + math.sqrt(t) * apart for t in (*slow, *fast)])
     assert float(scan["t_div"][-1]) < 1e-6
     assert scan.verdict.status == "collapsed" and scan.verdict.fix_needed
@@ -158,8 +164,7 @@ def test_slow_at_the_crossing_and_fast_after_it() -> None:
 @over("end", [1.5e-7, 1e-5])
 def test_a_level_counts_however_slowly_it_was_reached(end: float) -> None:
     depth = 1200
-    base, apart = gaussian(1, 1, 8), gaussian(1, 8, 8)
-    apart -= apart.mean(1, keepdim=True)
+    base, apart = common_and_apart(1, 8, 8)
     pace = (0.02 / end) ** (1 / depth)
     assert pace < 1.02
     scan = played([base + math.sqrt(0.02 * pace**-i) * apart for i in range(depth + 1)], metrics=[])
@@ -168,8 +173,7 @@ def test_a_level_counts_however_slowly_it_was_reached(end: float) -> None:
 
 
 def test_alike_and_slow_is_escalating() -> None:
-    base, apart = gaussian(2, 1, 16), gaussian(2, 16, 16)
-    apart -= apart.mean(1, keepdim=True)
+    base, apart = common_and_apart(2, 16, 16)
     scan = played([base + math.sqrt(0.012 * 1.01**-i) * apart for i in range(60)])
     assert 1e-3 < float(scan["t_div"][-1]) < 0.01
     assert scan.verdict.status == "escalating" and not scan.verdict.fix_needed
@@ -252,15 +256,14 @@ def test_an_offset_in_any_direction_is_named() -> None:
 
 
 def test_nobody_is_blamed_where_steps_cannot_be_followed() -> None:
-    class Sum(torch.autograd.Function):  # that no watcher sees
-        @staticmethod
-        def forward(ctx: object, x: Tensor, y: Tensor) -> Tensor:
+    def unseen_sum(x: Tensor, y: Tensor) -> Tensor:
+        with torch._C.DisableTorchFunction():
             return x + y
 
     class Hidden(nn.TransformerEncoderLayer):
         def forward(self, x: Tensor, *args: object, **options: object) -> Tensor:
-            y = self.norm1(Sum.apply(x, self.self_attn(x, x, x, need_weights=False)[0]))
-            return self.norm2(Sum.apply(y, self.linear2(self.linear1(y).relu())))
+            y = self.norm1(unseen_sum(x, self.self_attn(x, x, x, need_weights=False)[0]))
+            return self.norm2(unseen_sum(y, self.linear2(self.linear1(y).relu())))
 
     model = nn.Sequential(*[Hidden(32, 4, 64, batch_first=True) for _ in range(40)]).eval()
     scan = ds.scan(model, torch.randn(2, 16, 32))
