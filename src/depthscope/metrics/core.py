@@ -39,7 +39,7 @@ def _far(chunk: Chunk) -> Tensor:
 
 
 def _same(chunk: Chunk) -> Tensor:
-    return (chunk.once(_far) <= SAME).sum(-1) / chunk.once(sketch).n
+    return (chunk.once(_far) <= SAME).sum(-1) / chunk.once(sketch).n.double()
 
 
 def _central(u: Tensor, keep: Tensor) -> Tensor:
@@ -76,18 +76,18 @@ def _size(chunk: Chunk) -> Tensor:
 
 def _in_points(chunk: Chunk) -> Tensor:
     found = chunk.once(sketch)
-    inside = torch.zeros_like(chunk.n)
     low = chunk.once(_participation) <= LOW  # of most states no sample
     if not low.any():
-        return inside
+        return torch.zeros_like(chunk.n)
     S, left, n = found.centred, found.keep & low[:, None], found.n.double()
     near = SAME * S.square().sum((-2, -1)) / n  # (b,)
-    for _ in range(POINTS):
+    sizes = []
+    for _ in range(2 * POINTS):  # some leaders may be outliers
         group = left & (_squared_distance(S, _central(S, left)) <= near[:, None])
-        size = group.sum(-1)
-        inside += torch.where(size >= 2, size, 0)
+        sizes.append(group.sum(-1))
         left = left & ~group
-    return inside / n
+    largest = torch.stack(sizes).topk(POINTS, dim=0).values
+    return torch.where(largest >= 2, largest, 0).sum(0) / n
 
 
 @metric("state", takes=("X",), bounds=(0, 1), invariant=_INVARIANT, formula=_core)
@@ -144,7 +144,7 @@ def few_points(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     few_points(X) = (1/n) sum_g |G_g|,    G_g = tokens within |x_i - x_l|^2 <= 0.02 |Pi_2 X|_F^2 / n of a leader l
 
     X (..., n, d) -> (...), in [0, 1]: 1 for two clusters, 0 for unrelated tokens and for more than 8 directions. A
-    leader is the central one of the tokens that are in no group yet; groups of one do not count. Of ordinary tokens
-    (see t_div_core).
+    leader is the central one of the tokens that are in no group yet; of eight groups the four largest count, and none
+    of one token. Of ordinary tokens (see t_div_core).
     """
     return by_sample(_in_points, X, mask, where="few_points")
