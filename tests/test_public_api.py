@@ -5,7 +5,8 @@ import depthscope as ds
 METRICS = (
     "t_sim t_div t_cos escalation_rate xi mu omega delta lambda_2 eta relative_residual composite_norm hfc_lfc "
     "stable_rank effective_rank attention_entropy token_norm attention_sink first_token_similarity "
-    "relative_residual_l1 relative_residual_l2 relative_residual_linf rank_one_residual"
+    "relative_residual_l1 relative_residual_l2 relative_residual_linf rank_one_residual "
+    "massive_share t_sim_rest t_div_rest t_div_core same_share difference_rank difference_size few_points"
 )
 
 

@@ -55,6 +55,14 @@ SYMBOLS = [
     Symbol("attention_sink", r"\bar P_{\cdot 1}", "attention to the first token, and by chance", "(..., h) each", GU),
     Symbol("first_token_similarity", r"\|X \hat x_1\|^2 / \|X\|_F^2", "share of later tokens along x_1", "(...)", ""),
     Symbol("prefix_diversity", r"t_{div}(x_1, \ldots, x_t)", "token diversity of every prefix", "(..., n)", ""),
+    Symbol("massive_share", r"|M| / n", "tokens 5 times larger than the median, if few", "(...)", "Sun et al. 2024"),
+    Symbol("t_sim_rest", r"t_{sim}(X_{\setminus M})", "token similarity of all others", "(...)", ""),
+    Symbol("t_div_rest", r"t_{div}(X_{\setminus M})", "token diversity of all others", "(...)", ""),
+    Symbol("t_div_core", r"t_{div}(\hat x_i)_{i \in C}", "of directions, without outliers", "(...)", ""),
+    Symbol("same_share", r"|\{i : \hat x_i = \hat x_c\}| / n", "tokens that are the same", "(...)", ""),
+    Symbol("difference_rank", r"(tr A)^2 / tr A^2", "directions in which tokens differ", "(...)", ""),
+    Symbol("difference_size", r"\|\Pi_2 X\|_F / \sqrt n", "distance of tokens from their mean", "(...)", ""),
+    Symbol("few_points", r"\sum_g |G_g| / n", "tokens that sit in at most four points", "(...)", ""),
     Symbol("token_norm", r"\frac1n\sum_i\|x_i\|", "mean length of a token", "(...)", f"{YU}, figure 4"),
 ]
 

@@ -94,4 +94,4 @@ def test_the_verdict_names_the_mildest_way_out() -> None:
     assert "Mildest way out, by a forecast from these blocks: ds.fix_(model, ds.remedies.DeEscalate(0." in lost.advice
     blind = ds.scan(ds.models.classic(20, 128, 4, weights="xavier", output=True), X, attention=False).verdict
     assert blind.advice.startswith("Ways out: de-escalation")
-    assert ds.scan(ds.models.classic(4, 128, 4, wiring="deep_norm"), X).verdict.advice == "No fix needed."
+    assert ds.scan(ds.models.classic(4, 128, 4, wiring="deep_norm"), X).verdict.advice.startswith("No fix needed")

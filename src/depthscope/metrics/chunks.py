@@ -7,7 +7,7 @@ Everything Yu & Zhang (2023) say of token similarity is a formula on these two e
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from torch import Tensor
 from depthscope.checks import check_mask, check_tokens
 
 SAFE = 1e-75  # the fourth power of it, times many channels, is a number in float64
+Made = TypeVar("Made")
 CHUNK = 1 << 19  # elements at a time: they fit the cache, and memory stays flat
 
 
@@ -40,6 +41,13 @@ class Chunk:
 
     def __init__(self, x: Tensor, valid: Tensor | None, scale: Tensor | None = None) -> None:
         self.x, self.valid, self.scale = x, valid, scale
+        self._made: dict[Callable[[Chunk], Any], Any] = {}
+
+    def once(self, make: "Callable[[Chunk], Made]") -> "Made":
+        """make(self), computed at the first call and kept: what several formulas share."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        return self._made[make]
 
     def full_size(self, size: Tensor) -> Tensor:
         """A size (b,) of x as that of the state."""
@@ -83,6 +91,11 @@ class Chunk:
         """Centred tokens, (b, n, d)."""
         centred = self._shifted - self._shift
         return centred if self.valid is None else torch.where(self.valid, centred, 0.0)
+
+    def Pi_2_x_in(self, R: Tensor) -> Tensor:
+        """Centred tokens in other channels, Pi_2 x R, for R (d, k); the centred tokens themselves are not made."""
+        seen = self._shifted @ R - self._shift @ R
+        return seen if self.valid is None else torch.where(self.valid, seen, 0.0)
 
     @property
     def energies(self) -> Energies:

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from depthscope.registry import TABLES
 from depthscope.reports.chart import sampled
+from depthscope.scans.evidence import DISAGREE
 from depthscope.scans.record import Scan
 from depthscope.scans.verdict import floor_of
 
@@ -27,6 +28,7 @@ def header(scan: Scan) -> str:
 def table(scan: Scan, most: int = 13) -> tuple[list[str], list[list[str]]]:
     """Column names and cells, a few blocks from the first to the last."""
     columns: dict[str, list[float]] = {"t_sim": scan.states["t_sim"].tolist(), "t_div": scan.states["t_div"].tolist()}
+    columns |= {name: values.tolist() for name, values in hidden(scan).items()}
     if "t_cos" in scan.states:
         columns["t_cos"] = scan.states["t_cos"].tolist()
     for step in scan.step_names:
@@ -45,8 +47,32 @@ def table(scan: Scan, most: int = 13) -> tuple[list[str], list[list[str]]]:
         growth = name.startswith("x ") or name == "omega"
         return "-" if growth and centred[block] else _cell(columns[name][block], block)
 
-    cells = [[str(i), *(cell(name, i) for name in columns)] for i in sampled(scan.depth + 1, most)]
+    shown = sampled(scan.depth + 1, most)
+    cells = [[str(i), *(cell(name, i) for name in columns)] for i in shown]
+    if scan.massive:
+        return ["block", *columns, "massive"], [
+            [*row, massive_at(scan, i)] for i, row in zip(shown, cells, strict=True)
+        ]
     return ["block", *columns], cells
+
+
+def hidden(scan: Scan) -> dict[str, Tensor]:
+    """What t_sim and t_div do not show: the tokens without the massive ones, and without outliers where they differ."""
+    found = {}
+    if scan.massive:
+        found["rest"] = 1 - scan.states["t_div_rest"]
+    if "t_div_core" in scan.states and scan.verdict.status != "not a number":
+        rest = float(scan.states["t_div_rest"][-1])
+        if scan.verdict.diversity < rest / DISAGREE or scan.verdict.diversity > rest * DISAGREE:
+            found["core"] = scan.states["t_div_core"]
+    return found
+
+
+def massive_at(scan: Scan, block: int) -> str:
+    """The massive tokens of one state: 0 x173, the largest first."""
+    here = sorted((one for one in scan.massive if one.block == block), key=lambda one: -one.times * one.sequences)
+    named = [f"{one.position} x{one.times:.0f}" for one in here[:2]]
+    return ", ".join([*named, f"+{len(here) - 2}"] if len(here) > 2 else named)
 
 
 def by_position(scan: Scan) -> tuple[list[str], list[list[str]], str]:
@@ -88,6 +114,10 @@ def _cell(value: float, block: int) -> str:
     return f"{value:.1e}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
 
 
+REST = (
+    "rest: t_sim without massive tokens, whose norm is over 5 times the median and which rule t_sim; massive: their "
+    "positions, and how many times the median they are; core: t_div without outliers and shared massive channels."
+)
 RANGES = (
     "t_sim[0:16]: of the first 16 tokens, t_sim[1/4]: of the first quarter; m unrelated tokens have t_sim 1 / m, so "
     "compare ranges of one length."

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from depthscope.reports.chart import COLOURS
+from depthscope.reports.rows import hidden
 from depthscope.scans.record import Scan
 from depthscope.scans.verdict import floor_of
 
@@ -18,6 +19,7 @@ def draw_scans(figure: Any, *scans: Scan) -> None:
         diverse.semilogy(
             scan.states["t_div"].clamp_min(1e-32), color=colour, label=f"{scan.title}: {scan.verdict.status}"
         )
+        _hidden(diverse, scan, colour)
     floor = floor_of(scans[0].dtype)
     if any(float(scan.states["t_div"].nan_to_num(1.0).min()) < 1e3 * floor for scan in scans):
         diverse.axhline(floor, color="0.6", lw=0.8, ls=":", label=f"floor of {scans[0].dtype}")
@@ -35,6 +37,24 @@ def _similarity(ax: Any, scan: Scan, colour: str, *, first: bool) -> None:
     ax.plot(scan.states["t_sim"], color=colour, label=f"t_sim, {scan.title}")
     if "t_cos" in scan.states:
         ax.plot(scan.states["t_cos"], color=colour, ls="--", lw=1, label="t_cos (dashed)" if first else None)
+
+    if scan.massive:
+        rest = 1 - scan.states["t_div_rest"]
+        ax.plot(rest, color=colour, ls=":", lw=2, label="t_sim without massive tokens (dotted)" if first else None)
+        largest = max(scan.massive, key=lambda one: one.times * one.sequences)
+        at = (largest.block, float(scan.states["t_sim"][largest.block]))
+        words = f"token {largest.position}: {largest.times:.0f} x"
+        ax.annotate(words, at, xytext=(4, 6), textcoords="offset points", fontsize=8, color=colour)
+
+
+def _hidden(ax: Any, scan: Scan, colour: str) -> None:
+    """Diversity without what hides it, where that differs."""
+    if scan.massive:
+        rest = scan.states["t_div_rest"].clamp_min(1e-32)
+        ax.semilogy(rest, color=colour, ls=":", lw=2, label="without massive tokens (dotted)")
+    if "core" in hidden(scan):
+        core = scan.states["t_div_core"].clamp_min(1e-32)
+        ax.semilogy(core, color=colour, ls="-.", lw=1, label="t_div_core: without outliers and shared channels")
 
 
 def _steps(ax: Any, scan: Scan) -> None:

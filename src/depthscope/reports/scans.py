@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from depthscope.reports.rows import LEGEND, by_position, header, side_by_side, table
+from depthscope.reports.rows import LEGEND, REST, by_position, header, hidden, side_by_side, table
 from depthscope.reports.scan_plots import draw_scans
 from depthscope.reports.sheet import Bars, Curves, Grid, Line, Part, Sheet, notes
 from depthscope.scans.record import Scan
@@ -24,14 +24,20 @@ def sheet(scan: Scan) -> Sheet:
     series: dict[str, list[float]] = {
         name: scan.states[name].tolist() for name in ("t_sim", "t_cos") if name in scan.states
     }
+    other = hidden(scan)
+    rest: list[Part] = []
+    if "rest" in other:
+        series["t_sim rest"] = other["rest"].tolist()
+        rest = [Line("and without massive tokens", "bold"), Bars(series["t_sim rest"], style)]
     body: list[Part] = [
         Line(header(scan), "dim"),
         Line("token similarity t_sim, block by block", "bold"),
         Bars(series["t_sim"], style),
+        *rest,
         Line([(f"{verdict.status.upper()}. ", f"bold {style}"), verdict.text, " ", (verdict.advice, "bold")]),
         Curves(series, "token similarity over depth"),
         Grid(*table(scan), gap=1),
-        Line(LEGEND, "dim"),
+        Line(f"{LEGEND} {REST}" if other else LEGEND, "dim"),
     ]
     names, cells, legend = by_position(scan)
     if cells:

@@ -7,9 +7,10 @@ from torch import Tensor, nn
 
 from depthscope.errors import UsageError
 from depthscope.scans.decoders import decoder_notes
+from depthscope.scans.exceptions import by_block
 from depthscope.scans.readers import float64
 from depthscope.scans.reading import WHOLE, Reading, stacked
-from depthscope.scans.record import Scan
+from depthscope.scans.record import JUDGED, Scan
 from depthscope.traces.installed import fixes_in
 from depthscope.traces.steps import placement_of
 
@@ -78,6 +79,11 @@ def assemble(model: nn.Module, readings: list[Reading], entry_notes: list[str]) 
         remedies=[repr(fix) for fix in fixes_in(model)],
         broken=next((r.first_broken() for r in readings if r.first_broken() is not None), None),
         notes=notes,
+        sequences={name: torch.cat([r.judged(name) for r in readings], dim=-1).cpu() for name in JUDGED},
+        massive=by_block(
+            [seen for r in readings for seen in r.judged_states()[block].massive] for block in range(first.depth + 1)
+        ),
+        vanished=_vanished(readings),
     )
 
 
@@ -125,10 +131,15 @@ def _heads(readings: list[Reading]) -> tuple[dict[str, Tensor], list[int], dict[
     return heads, counts, residuals
 
 
-def _vanished_notes(readings: list[Reading]) -> list[str]:
-    """One note for all who are given nothing, each with its smallest share over the batches."""
+def _vanished(readings: list[Reading]) -> dict[str, float]:
+    """Who is given nothing, each with its smallest share over the batches."""
     pairs = [pair for r in readings for pair in r.vanished.items()]
-    shares = {path: min(share for other, share in pairs if other == path) for path, _ in pairs}
+    return {path: min(share for other, share in pairs if other == path) for path, _ in pairs}
+
+
+def _vanished_notes(readings: list[Reading]) -> list[str]:
+    """One note for all who are given nothing."""
+    shares = _vanished(readings)
     if not shares:
         return []
     who = ", ".join(
@@ -189,7 +200,7 @@ def _gradients(readings: list[Reading]) -> dict[str, Tensor]:
 
 
 def _without_dropout(readings: list[Reading]) -> Tensor | None:
-    rows = [torch.stack(r.without_dropout) for r in readings if r.without_dropout is not None]
+    rows = [r.judged("t_div") for r in readings if r.without_dropout is not None]
     return torch.cat(rows, dim=-1).mean(-1).cpu() if rows else None
 
 

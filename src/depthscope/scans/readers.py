@@ -11,6 +11,7 @@ from depthscope.errors import ShapeError
 from depthscope.metrics.chunks import CHUNK, Energies, chunks
 from depthscope.metrics.pattern import Scratch, pattern_of
 from depthscope.registry import MetricFacts
+from depthscope.scans.exceptions import Seen, massive_in
 from depthscope.traces.attention import AttentionSeen, first_sees_last
 
 # Budgets for each state or attention; the sequences beyond them are left out, and the scan notes it.
@@ -32,6 +33,7 @@ class StateNumbers:
     tokens: list[float]  # that count
     masked: bool
     values: dict[str, list[float]] = field(default_factory=dict)
+    massive: list[Seen] = field(default_factory=list)  # tokens, at the ends of blocks
     whole: bool = False
     followed: bool = False
     gradient: float = math.nan
@@ -75,6 +77,7 @@ class StateReader:
         counts: list[Tensor] = []
         wanted: list[MetricFacts] = [f.facts for f in self.metrics] if whole else []
         columns: dict[str, list[Tensor]] = {facts.name: [] for facts in wanted}
+        massive: list[Seen] = []
         done = 0
         for chunk in chunks(tokens, mask, where="scan"):
             pairs.append(chunk.energies)
@@ -82,6 +85,7 @@ class StateReader:
             for facts in wanted:
                 if done < few or not facts.costly:
                     columns[facts.name].append(facts.formula(chunk))  # type: ignore[misc]
+            massive += massive_in(chunk, done) if whole else []
             done += len(chunk.x)
         common, centred = (torch.cat(column).tolist() for column in zip(*pairs, strict=True))
         values = {name: torch.cat(column).tolist() for name, column in columns.items()}
@@ -89,7 +93,7 @@ class StateReader:
             numbers = StateNumbers(common, centred, torch.cat(counts).tolist(), mask is not None)
         # a state seen before, in passing, stays the same record: the hook for its gradient belongs to it
         numbers.common, numbers.centred, numbers.tokens = common, centred, torch.cat(counts).tolist()
-        numbers.values, numbers.whole = values, whole
+        numbers.values, numbers.massive, numbers.whole = values, massive, whole
         return numbers
 
 

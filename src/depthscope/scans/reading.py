@@ -34,7 +34,7 @@ class Reading:
         self.anatomies, self.ending, self.gradients = anatomies, ending, gradients
         self.step_metrics = step_metrics
         self.notes = list(found.notes)
-        self.without_dropout: list[Tensor] | None = None
+        self.without_dropout: list[StateNumbers] | None = None  # the states of a second run, where dropout was on
         self.causal: bool | None = None  # where attention was looked at
         self.vanished = vanished(log, found.blocks[-1])
         if mask is not None and not self.blocks[0].source.numbers.masked:
@@ -73,6 +73,14 @@ class Reading:
     def values(self, name: str) -> Tensor:
         """A state metric, (depth + 1, samples), or fewer samples where it is costly."""
         return torch.stack([self.fold(float64(s.values[name])) for s in self.states()])
+
+    def judged_states(self) -> list[StateNumbers]:
+        """The states that the verdict rests on: without the noise of dropout."""
+        return self.states() if self.without_dropout is None else self.without_dropout
+
+    def judged(self, name: str) -> Tensor:
+        """A state metric that the verdict rests on, (depth + 1, samples)."""
+        return torch.stack([self.fold(float64(s.values[name])) for s in self.judged_states()])
 
     def fold(self, values: Tensor) -> Tensor:
         """One value a sample: streams that were folded into the batch are averaged."""

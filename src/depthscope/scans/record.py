@@ -9,11 +9,21 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import MissingExtraError, RecordError, UnknownNameError
-from depthscope.records import FORMATS, Record, apart
+from depthscope.records import FORMATS, Record, apart, since
 from depthscope.registry import TABLES, unknown
+from depthscope.scans.exceptions import Massive
 from depthscope.scans.verdict import Verdict, judge
 
 PAIR = "depthscope.scans"  # the format of a scan with `before`
+JUDGED = (  # kept per sequence
+    "t_div",
+    "t_div_rest",
+    "t_div_core",
+    "same_share",
+    "difference_rank",
+    "difference_size",
+    "few_points",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +36,7 @@ class Scan(Record):
     """
 
     FORMAT = "depthscope.scan"
+    VERSION = 2  # 1 had means over sequences alone
 
     model: str
     depth: int
@@ -53,6 +64,9 @@ class Scan(Record):
     remedies: list[str]  # put in by fix_
     broken: tuple[int, str] | None  # block and step of the first NaN or infinity
     notes: list[str] = field(default_factory=list)
+    sequences: dict[str, Tensor] = since(2, default_factory=dict)  # (depth + 1, samples), dropout silenced
+    massive: list[Massive] = since(2, default_factory=list)  # tokens, dropout silenced
+    vanished: dict[str, float] = since(2, default_factory=dict)  # path -> what it is given, as a share of the tokens
     before: "Scan | None" = apart(default=None)
 
     @cached_property

@@ -12,9 +12,9 @@ from depthscope.registry import TABLES, lookup
 from depthscope.scans.assemble import assemble
 from depthscope.scans.direction import causal_in
 from depthscope.scans.positions import check_positions, metric_called
-from depthscope.scans.readers import AttentionReader, StateReader, float64
+from depthscope.scans.readers import AttentionReader, StateReader
 from depthscope.scans.reading import Reading
-from depthscope.scans.record import Scan
+from depthscope.scans.record import JUDGED, Scan
 from depthscope.traces.blocks import candidates, find_blocks, none_found
 from depthscope.traces.entry import enter, repeated_calls, run_model
 from depthscope.traces.head import vanished
@@ -77,7 +77,7 @@ def chosen_metrics(names: Iterable[str] | None, *, attention: bool) -> list[Any]
                 f"{function.facts.name} needs the law of the weights, which no scan can see; "
                 f"call ds.metrics.{function.facts.name}(X, Y, P, alpha=, sigma=) on a reference model."
             )
-    always = [lookup("metric", name) for name in ("t_sim", "t_div")]  # the verdict rests on them
+    always = [lookup("metric", name) for name in ("t_sim", *JUDGED)]  # the verdict rests on them
     functions = list(dict.fromkeys([*always, *functions]))
     return [f for f in functions if attention or f.facts.kind != "attention"]
 
@@ -127,12 +127,10 @@ class Settings:
         """Once more with dropout silent: its noise counts as diversity, and hides a vector that has vanished."""
         before = reading.log.frames
         frames = Frames(square_axis=before.square_axis, batch_first=before.batch_first)
-        log = self._quiet(model, batch, frames, states=[lookup("metric", "t_div")])
+        log = self._quiet(model, batch, frames, states=[lookup("metric", name) for name in JUDGED])
         found = find_blocks(log, model, named=self.blocks is not None, need_attention=False)
-        reading.without_dropout = [
-            reading.fold(float64(s.numbers.values["t_div"]))
-            for s in (found.blocks[0].source, *(b.result for b in found.blocks))
-        ]
+        ends = (found.blocks[0].source, *(b.result for b in found.blocks))
+        reading.without_dropout = [state.numbers for state in ends]
         reading.vanished = vanished(log, found.blocks[-1])
 
     def _quiet(self, model: nn.Module, batch: Batch, frames: Frames, *, states: list[Any]) -> Log:

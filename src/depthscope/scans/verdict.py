@@ -1,7 +1,8 @@
 """One plain judgement of a scan: is depth still doing something, where does it stop, and what is to blame.
 
 High similarity alone is no failure: pre-norm, Llama and Sub-LN models sit at 0.85 to 0.96 before training and train
-well. What counts is how little diversity is left, and whether it still shrinks by a factor from block to block.
+well. What counts is how little is left to tell tokens apart, sequence by sequence, and whether it still shrinks by a
+factor from block to block. The rules are tried in their order, and the first that knows an answer gives it.
 """
 
 import math
@@ -12,16 +13,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from depthscope.records import plain
+from depthscope.scans.evidence import DISAGREE, FAST, GONE, LOST, Evidence, evidence_of, stays
+from depthscope.scans.shares import driver_of, growth_shares
+from depthscope.scans.words import gradient_words, how_lost, sequences, why_they_disagree
 
 if TYPE_CHECKING:
     from depthscope.scans.record import Scan
 
-Status = Literal["diverse", "escalating", "collapsed", "at the numerical floor", "not a number"]
+Status = Literal["diverse", "escalating", "collapsed", "at the numerical floor", "vanished", "not a number"]
 
-LOST = 0.01  # less than a hundredth of the signal differs between tokens
 DIVERSE = 0.9  # above this there is no likeness to explain
-FAST = 1.02  # t_div shrinks by this factor a block or more: exponential, not the slow power law of pre-norm
-QUIET = 0.5  # total growth of the log-odds t_sim / t_div below which nothing is worth blaming
+TRAINS = "No fix needed: models like this train."
 
 
 @dataclass(frozen=True)
@@ -31,13 +33,17 @@ class Verdict:
     status: Status
     block: int | None
     step: str | None
-    t_div: float
-    pace: float  # t_div shrinks by this factor per block, over the last quarter before `block` or the end
+    t_div: float  # of all tokens, mean over sequences
+    pace: float  # diversity shrinks by this factor per block, over the last quarter before `block` or the end
     driver: str
     shares: dict[str, float]  # of the growth of similarity: attention, ffn, norms, embeddings, biases
     fix_needed: bool
     text: str
     advice: str
+    diversity: float = math.nan  # t_div without what hides it: massive tokens, outliers, shared channels
+    rank: float = math.nan  # directions in which ordinary tokens differ, median over sequences
+    sequences_collapsed: int = 0
+    massive: tuple[int, ...] = ()  # positions that are massive in some block
 
     def __str__(self) -> str:
         return f"{self.status}: {self.text} {self.advice}"
@@ -52,99 +58,206 @@ def floor_of(dtype: str) -> float:
     return 8 * torch.finfo(getattr(torch, dtype)).eps ** 2
 
 
+class Case:
+    """A scan before the judges: its evidence, who is to blame, and what all verdicts on it have in common."""
+
+    def __init__(self, scan: "Scan") -> None:
+        self.scan, self.found = scan, evidence_of(scan, floor_of(scan.dtype))
+        raw, own = (float(curve[-1].median()) for curve in (self.found.t_div, self.found.value))
+        agree = not max(raw, own) > DISAGREE * min(raw, own)  # what the steps did was measured on all tokens
+        self.shares = growth_shares(scan) if agree else {}
+        self.driver = driver_of(self.shares)
+        self.why = why_they_disagree(scan, self.found)
+
+    @property
+    def because(self) -> str:
+        return f" Driven by {self.driver}." if self.driver and float(self.found.value[-1].mean()) < DIVERSE else ""
+
+    def verdict(
+        self,
+        status: Status,
+        text: str,
+        advice: str,
+        *,
+        block: int | None = None,
+        step: str | None = None,
+        pace: float = math.nan,
+        fix_needed: bool = True,
+        collapsed: int = 0,
+    ) -> Verdict:
+        return Verdict(
+            status,
+            block,
+            step,
+            float(self.found.t_div[-1].mean()),
+            pace,
+            self.driver,
+            self.shares,
+            fix_needed,
+            text,
+            advice,
+            float(self.found.value[-1].mean()),
+            float(self.found.rank[-1].median()),
+            collapsed,
+            tuple(sorted({one.position for one in self.scan.massive})),
+        )
+
+
 def judge(scan: "Scan") -> Verdict:
     """The verdict on a scan; with dropout on, on the run without it."""
-    t_div = scan.states["t_div"] if scan.without_dropout is None else scan.without_dropout
-    shares = growth_shares(scan)
-    driver = _driver(shares)
-    if scan.broken is not None:
-        block, step = scan.broken
+    case = Case(scan)
+    return next(verdict for rule in RULES if (verdict := rule(case)) is not None)
+
+
+def _not_a_number(case: Case) -> Verdict | None:
+    if case.scan.broken is not None:
+        block, step = case.scan.broken
         where = "in the input of block 1" if block == 0 else f"in block {block}, step {step!r}"
         text = f"A NaN or infinity appears first {where}; everything after it is meaningless."
         advice = "Mend that step first (learning rate, initial scale, float16 overflow), then scan again."
-        return Verdict("not a number", block, step, math.nan, math.nan, driver, shares, True, text, advice)
-    values = [float(v) for v in t_div]
-    if any(math.isnan(v) for v in values):
-        block = next(i for i, v in enumerate(values) if math.isnan(v))
-        text = f"After block {block} the tokens are all zero: there is nothing left to compare."
-        advice = "Look for a branch or a remedy that removes everything there."
-        return Verdict("not a number", block, None, math.nan, math.nan, driver, shares, True, text, advice)
-    end, depth = values[-1], scan.depth
-    floor = floor_of(scan.dtype)
-    lost = _stays_below(values, LOST)
-    pace = _pace(values, depth if lost is None else lost)
-    because = f" Driven by {driver}." if driver and end < DIVERSE else ""
-    if end < floor and lost is not None:
-        bottom = _stays_below(values, floor)
+        return case.verdict("not a number", text, advice, block=block, step=step)
+    unknown = case.found.t_div.isnan().any(-1)
+    if not unknown.any():
+        return None
+    block = int(unknown.nonzero()[0])
+    text = f"After block {block} the tokens are all zero: there is nothing left to compare."
+    advice = "Look for a branch or a remedy that removes everything there."
+    return case.verdict("not a number", text, advice, block=block)
+
+
+def _lost(case: Case) -> Verdict | None:
+    """Collapsed, in half of the sequences or more; escalating, in fewer."""
+    found = case.found
+    slow, _ = _slow(found)
+    lost = found.lost[-1] & ~slow
+    count, half = int(lost.sum()), len(lost) / 2
+    if count == 0:
+        return None
+    start = stays(found.lost[:, lost].sum(-1) >= min(half, count))
+    assert start is not None  # these sequences are lost at the end
+    pace = found.pace(start, lost)
+    where = f"{sequences(lost)}{how_lost(found, lost, start, pace)}"
+    where = where[0].upper() + where[1:]
+    why = f"{case.why}{case.because}{gradient_words(case.scan)}"
+    if count < half:
+        text = f"{where} In the others {float(found.value[-1, ~lost].mean()):.0%} still differs.{why}"
+        advice = "Look at these sequences: what they have in common is lost on this model. " + _advice(case.scan)
+        return case.verdict("escalating", text, advice, block=start, pace=pace, collapsed=count)
+    floor = stays((found.value < found.floor).sum(-1) >= half)
+    if floor is not None:
+        end = float(found.value[-1, lost].mean())
         text = (
-            f"All tokens are the same from block {bottom} on, as far as {scan.dtype} can tell (t_div {end:.1e}); "
-            f"less than 1 % of the signal differed from block {lost} on.{because}"
+            f"All tokens are the same from block {floor} on, as far as {case.scan.dtype} can tell (t_div {end:.1e}); "
+            f"less than 1 % of the signal differed from block {start} on.{why}"
         )
-        return Verdict("at the numerical floor", bottom, None, end, pace, driver, shares, True, text, _advice(scan))
-    if lost is not None and (pace >= FAST or lost == 0):
-        slope = f", divided by {pace:.2f} a block on the way there" if lost else ""
-        text = (
-            f"From block {lost} on less than 1 % of the signal differs between tokens (token diversity t_div {end:.2g} "
-            f"at block {depth}{slope}).{because}"
-        )
-        return Verdict("collapsed", lost, None, end, pace, driver, shares, True, text, _advice(scan))
-    if lost is not None:
-        text = f"Tokens are alike (t_div {end:.2g}) but came there slowly, by {pace - 1:.1%} a block.{because}"
-        advice = "No fix needed: models like this train."
-        return Verdict("escalating", lost, None, end, pace, driver, shares, False, text, advice)
-    if pace >= FAST and end < 0.5 * values[0] and end / pace**depth < LOST:
-        more = math.ceil(math.log(end / LOST) / math.log(pace))
-        text = (
-            f"Tokens grow alike: t_div {end:.2g} at block {depth}, divided by {pace:.2f} in every block; "
-            f"{more} more blocks would lose them.{because}"
-        )
-        advice = "No fix needed at this depth; deeper, one will be. " + _advice(scan, depth + more)
-        return Verdict("escalating", None, None, end, pace, driver, shares, False, text, advice)
-    text = f"{end:.0%} of the signal still differs between tokens at block {depth} (t_div {end:.2g}).{because}"
-    return Verdict("diverse", None, None, end, pace, driver, shares, False, text, "No fix needed.")
+        settings: dict[str, Any] = {"block": floor, "pace": pace, "collapsed": count}
+        return case.verdict("at the numerical floor", text, _advice(case.scan), **settings)
+    return case.verdict("collapsed", f"{where}{why}", _advice(case.scan), block=start, pace=pace, collapsed=count)
 
 
-def growth_shares(scan: "Scan") -> dict[str, float]:
-    """Who made the tokens alike: shares of the growth of log(t_sim / t_div) from unrelated tokens to the last block.
-
-    The log-odds add up exactly over steps, sequence by sequence (Yu & Zhang 2023, eq. (6) in odds form). Growth that
-    biases explain is counted as theirs. Empty when there is nothing to share out.
-    """
-    t_sim, t_div = float(scan.states["t_sim"][0]), float(scan.states["t_div"][0])
-    if t_div == 0:
-        return {"embeddings": 1.0}
-    growth = {"embeddings": math.log(t_sim / t_div * (scan.valid_tokens - 1)) if t_sim > 0 else 0.0}
-    for name in scan.step_names:
-        row = scan.steps[name]
-        usable = row["gain"].isfinite()
-        gain = row["gain"][usable]
-        bias = torch.where(gain > 0, row["bias_share"][usable].clamp(0, 1), 0.0)
-        kind = "norms" if name.endswith("_norm") else "branches" if " and " in name else name.split("_")[0]
-        growth["biases"] = growth.get("biases", 0.0) + float((gain * bias).sum())
-        growth[kind] = growth.get(kind, 0.0) + float((gain * (1 - bias)).sum())
-    positive = {name: value for name, value in growth.items() if value > 0}
-    total = sum(positive.values())
-    return {name: value / total for name, value in positive.items()} if total > QUIET else {}
+def _vanished(case: Case) -> Verdict | None:
+    """Only rounding noise reaches a head: nothing but a bias can be learned, however diverse the tokens are."""
+    if not case.scan.vanished:
+        return None
+    who = ", ".join(
+        f"{f'the input of {path}' if path else 'the output'} ({share:.1e})"
+        for path, share in case.scan.vanished.items()
+    )
+    left = float(case.found.value[-1].mean())
+    text = (
+        f"Nothing but rounding noise is left after the last block of {who}, as a share of the size of the tokens, "
+        f"although {left:.0%} of the signal differs between them: their mean is zero.{case.why}"
+    )
+    advice = "Pool one token (cls) or by attention, take a tau below 1, or leave the last block out of the remedy."
+    return case.verdict("vanished", text, advice, block=case.scan.depth)
 
 
-_WORDS = {
-    "attention": "mixing by attention",
-    "branch": "branches in which no attention is seen",
-    "branches": "attention and feed-forward in parallel",
-    "ffn": "the feed-forward network (its activation adds a common offset)",
-    "norms": "the norms",
-    "embeddings": "the embeddings (tokens enter already alike)",
-    "biases": "a common offset from biases",
-    "remedy": "the remedy",
-    "other": "what the block does after its last residual sum",
-}
+def _slowly_alike(case: Case) -> Verdict | None:
+    slow, pace = _slow(case.found)
+    if slow.float().mean() < 0.5:
+        return None
+    start = stays((case.found.same & slow).sum(-1) >= len(slow) / 2)
+    end = float(case.found.value[-1, slow].mean())
+    text = f"Tokens are alike (t_div {end:.2g}) but came there slowly, by {pace - 1:.1%} a block.{case.why}"
+    return case.verdict("escalating", text + case.because, TRAINS, block=start, pace=pace, fix_needed=False)
 
 
-def _driver(shares: dict[str, float]) -> str:
-    """The largest share in words, with the second where it is a quarter or more."""
-    ranked = sorted(shares.items(), key=lambda item: -item[1])
-    named = [f"{_WORDS[name]} ({share:.0%})" for i, (name, share) in enumerate(ranked[:2]) if i == 0 or share >= 0.25]
-    return " and ".join(named)
+def _common_offset(case: Case) -> Verdict | None:
+    found = case.found
+    if found.offset.float().mean() < 0.5:
+        return None
+    start = stays((found.same & found.offset).sum(-1) >= len(found.offset) / 2)
+    pace = found.pace(case.scan.depth, found.offset)
+    text = (
+        f"A common offset makes tokens alike (t_div {float(found.value[-1].mean()):.2g} from block {start} on), but "
+        f"what differs between them is as large as at the start, in {float(found.rank[-1].median()):.0f} "
+        f"directions.{case.why}{case.because}"
+    )
+    advice = "No fix needed at these weights: what differs can be read beside the offset, by a norm that centres it."
+    return case.verdict("escalating", text, advice, block=start, pace=pace, fix_needed=False)
+
+
+def _mostly_alike(case: Case) -> Verdict | None:
+    found = case.found
+    chosen = found.majority[-1]
+    if chosen.float().mean() < 0.5:
+        return None
+    start = stays((found.majority & chosen).sum(-1) >= len(chosen) / 2)
+    share, points = (float(curve[-1, chosen].mean()) for curve in (found.share, found.points))
+    what = f"{share:.0%} of the tokens are the same" if share >= points else f"{points:.0%} sit in at most four points"
+    text = f"From block {start} on {what}; the others still differ.{case.because}"
+    return case.verdict("escalating", text, _advice(case.scan), block=start, pace=_last_pace(found))
+
+
+def _growing_alike(case: Case) -> Verdict | None:
+    values = case.found.value.mean(-1)
+    start, end, depth = float(values[0]), float(values[-1]), case.scan.depth
+    pace = _last_pace(case.found)
+    if not (pace >= FAST and end < 0.5 * start and end / pace**depth < LOST):
+        return None
+    more = math.ceil(math.log(end / LOST) / math.log(pace))
+    text = (
+        f"Tokens grow alike: t_div {end:.2g} at block {depth}, divided by {pace:.2f} in every block; "
+        f"{more} more blocks would lose them.{case.why}{case.because}"
+    )
+    advice = "No fix needed at this depth; deeper, one will be. " + _advice(case.scan, depth + more)
+    return case.verdict("escalating", text, advice, pace=pace, fix_needed=False)
+
+
+def _diverse(case: Case) -> Verdict:
+    end = float(case.found.value[-1].mean())
+    text = (
+        f"At these weights {end:.0%} of the signal still differs between tokens at block {case.scan.depth} "
+        f"(t_div {end:.2g}).{case.why}{case.because}"
+    )
+    advice = "No fix needed; training may change that."
+    return case.verdict("diverse", text, advice, pace=_last_pace(case.found), fix_needed=False)
+
+
+RULES: list[Callable[[Case], Verdict | None]] = [
+    _not_a_number,
+    _lost,
+    _vanished,
+    _slowly_alike,
+    _common_offset,
+    _mostly_alike,
+    _growing_alike,
+    _diverse,
+]
+
+
+def _slow(found: Evidence) -> tuple[torch.Tensor, float]:
+    """Sequences whose tokens are alike and came there slowly, (samples,), and their pace."""
+    alike = found.same[-1] & (found.value[-1] >= GONE) & ~found.offset & ~found.on_a_line[-1] & ~found.in_points[-1]
+    if not alike.any():
+        return alike, math.nan
+    start = stays((found.same & alike).sum(-1) >= alike.sum() / 2)
+    pace = found.fastest(start or 0, alike)
+    return alike & (pace < FAST and start != 0), pace
+
+
+def _last_pace(found: Evidence) -> float:
+    return found.pace(len(found.value) - 1, torch.ones_like(found.value[0], dtype=torch.bool))
 
 
 _advisers: list[Callable[["Scan", int | None], str]] = []
@@ -157,23 +270,3 @@ def advised_by(adviser: Callable[["Scan", int | None], str]) -> None:
 
 def _advice(scan: "Scan", depth: int | None = None) -> str:
     return _advisers[0](scan, depth)
-
-
-def _stays_below(values: list[float], limit: float) -> int | None:
-    """The first index from which all values are below the limit."""
-    first = None
-    for i, value in enumerate(values):
-        if value < limit:
-            first = i if first is None else first
-        else:
-            first = None
-    return first
-
-
-def _pace(values: list[float], end: int) -> float:
-    """Factor by which t_div shrinks in each of the blocks before `end`, over a quarter of the depth."""
-    window = max(1, (len(values) - 1) // 4)
-    start = max(0, end - window)
-    if start == end or values[end] <= 0 or values[start] <= 0:
-        return math.inf if values[end] <= 0 else 1.0
-    return (values[start] / values[end]) ** (1 / (end - start))

@@ -1,0 +1,122 @@
+"""What a verdict rests on: for every sequence, how much still differs between its tokens, and in what way.
+
+Several quantities, because each alone can be fooled: t_div by massive tokens, t_div_rest by outliers and by a channel
+that all tokens share, all of them by tokens on one line or in a few points.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from depthscope.scans.record import Scan
+
+LOST = 0.01  # less than a hundredth of the signal differs between tokens
+ALIKE = 0.1  # t_div below which it matters whether a shared channel is to blame
+GONE = 1e-4  # however slowly tokens came there, whatever offset they share: below this they are lost
+DISAGREE = 2.0  # a factor between two diversities that calls for an explanation
+FAST = 1.02  # t_div shrinks by this factor a block or more: exponential, not the slow power law of pre-norm
+ON_A_LINE = 1.05  # directions in which tokens differ: 2 % off the line
+MANY = 5.0  # directions: nobody who differs in so many is lost in them
+MOST = 7 / 8  # of the tokens in a few points
+MAJORITY = 2 / 3  # of the tokens are the same, or in a few points: on the way
+KEPT = 0.5  # of the distance from the mean at the start: an offset was added, and nothing was taken
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Curves of every sequence, (depth + 1, samples), from a scan."""
+
+    t_div: Tensor
+    rest: Tensor  # t_div without massive tokens
+    core: Tensor  # and without outliers and shared massive channels
+    share: Tensor  # of tokens that are the same
+    rank: Tensor
+    size: Tensor
+    points: Tensor
+    tokens: float
+    floor: float
+
+    @cached_property
+    def value(self) -> Tensor:
+        """The diversity that counts: of the rest; of the core where outliers or a shared channel hide it."""
+        hidden = self.core[-1] < self.rest[-1] / DISAGREE
+        shared = (self.rest[-1] < ALIKE) & (self.core[-1] > DISAGREE * self.rest[-1])
+        return torch.where(hidden | shared, self.core, self.rest)
+
+    @property
+    def same(self) -> Tensor:
+        """In which states and sequences the tokens are the same up to 1 %."""
+        return self.value < LOST
+
+    @property
+    def on_a_line(self) -> Tensor:
+        return (self.rank < ON_A_LINE) & (self.tokens >= 4)
+
+    @property
+    def in_points(self) -> Tensor:
+        """Tokens in a few points, where they did not enter so."""
+        return (self.points >= MOST) & (self.points[0] < MOST) & (self.tokens >= 8)
+
+    @property
+    def offset(self) -> Tensor:
+        """Sequences that are alike because something common was added to tokens that differ as before, (samples,)."""
+        kept = (self.size[-1] > KEPT * self.size[0]) & (self.rank[-1] > MANY)
+        return self.same[-1] & kept & (self.value[-1] >= GONE)
+
+    @property
+    def lost(self) -> Tensor:
+        """In which states and sequences tokens cannot be told apart."""
+        return (self.same & ~self.offset) | self.on_a_line | self.in_points
+
+    @property
+    def majority(self) -> Tensor:
+        """In which states and sequences most tokens are the same or in a few points, where they did not enter so."""
+        known = torch.maximum(self.share, self.points)
+        return (known >= MAJORITY) & (known[0] < MAJORITY) & (self.tokens >= 8)
+
+    def pace(self, end: int, chosen: Tensor) -> float:
+        """The factor by which diversity shrinks in each block before `end`, over a quarter of the depth."""
+        curve = self.value[:, chosen].mean(-1).log()
+        start = max(0, end - max(1, (len(curve) - 1) // 4))
+        if start == end:
+            return 1.0
+        slope = float(curve[start] - curve[end]) / (end - start)
+        return 1.0 if math.isnan(slope) else math.exp(slope)
+
+    def fastest(self, first: int, chosen: Tensor) -> float:
+        """The largest pace at block `first` or later: who is slow at 1 % may be fast after it."""
+        return max(self.pace(end, chosen) for end in range(first, len(self.value)))
+
+
+def stays(holds: Tensor) -> int | None:
+    """The first index from which all are true."""
+    if not bool(holds[-1]):
+        return None
+    no = (~holds).nonzero()
+    return int(no[-1]) + 1 if len(no) else 0
+
+
+def evidence_of(scan: "Scan", floor: float) -> Evidence:
+    """Of every sequence; files of format version 1 have the mean over sequences alone."""
+    if scan.sequences:
+        known = scan.sequences
+    else:
+        t_div = (scan.states["t_div"] if scan.without_dropout is None else scan.without_dropout)[:, None]
+        known = dict.fromkeys(("t_div", "t_div_rest", "t_div_core"), t_div)
+    nothing = torch.full_like(known["t_div"], math.nan)
+    return Evidence(
+        known["t_div"],
+        known["t_div_rest"],
+        known["t_div_core"],
+        known.get("same_share", nothing),
+        known.get("difference_rank", nothing),
+        known.get("difference_size", nothing),
+        known.get("few_points", nothing),
+        scan.valid_tokens,
+        floor,
+    )
