@@ -179,7 +179,7 @@ def test_one_bad_head_spoils_no_other(n):
     P[2, 0] = torch.nan
     found, error = spectrum.lambda_2_of(spectrum.pattern_of(P, where="test", trusted=True)[0])
     assert found.isnan().tolist() == error.isnan().tolist() == [False, False, True, False]
-    torch.testing.assert_close(found[0], lambda_2(P[0]), rtol=1e-6, atol=0)
+    torch.testing.assert_close(found[0], lambda_2(P[0]), rtol=1e-2, atol=0)  # beyond 128 by another way
     assert found[1] <= error[1] + 1e-9
 
 

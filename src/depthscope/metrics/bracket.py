@@ -62,7 +62,7 @@ def spectral_bracket(A: Tensor, error: Tensor, *, squarings: int, tolerance: flo
     high = torch.maximum(high, low)
     theta = _in_dominant_plane(A, B)
     grown = (2 * log - earlier).exp()  # (|A^K| / |A^(K/2)|)^(2/K): what the norm adds to the power cancels
-    sure = (low <= theta) & (theta <= high) & ((theta - grown).abs() <= 0.1 * grown)  # not of several eigenvalues
+    sure = (low <= theta) & (theta <= high) & (low > 0.5 * high)  # a plane does not hold several of one modulus
     return Bracket(low, high, torch.where(sure, theta, grown).clamp(low, high))
 
 

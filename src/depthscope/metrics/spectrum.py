@@ -74,7 +74,8 @@ def _dense_lambda_2(pattern: Pattern) -> Estimate:
         off_by = torch.where(off < HALF, 2 * off, 0.0) * torch.linalg.vector_norm(P_Pi_2, dim=(-2, -1))
         value, error = radius_by_eigenvectors(A, rounding + off_by)
     else:
-        found = spectral_bracket(A, rounding, squarings=SQUARINGS, tolerance=TOLERANCE)
+        more = 0 if pattern.n <= SQUARED else 4  # alone there is time
+        found = spectral_bracket(A, rounding, squarings=SQUARINGS + more, tolerance=TOLERANCE)
         value, error = found.value, found.error + 2 * off
     for i in (~(error <= DOUBTFUL * value)).nonzero().flatten().tolist():
         keep = slice(None) if pattern.mask is None else pattern.mask[i]
