@@ -5,9 +5,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from depthscope.laws.hidden_units import Units
-from depthscope.laws.law import Law, modes
+from depthscope.laws.law import Law
 from depthscope.laws.rules import normed
 from depthscope.laws.tensor import LawTensor, follow
+from depthscope.laws.token_modes import modes
 from depthscope.theory.participation import participation, participation_by_table
 from loops import over
 

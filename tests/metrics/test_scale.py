@@ -6,7 +6,7 @@ import torch
 from depthscope.registry import TABLES
 from loops import over
 
-SIZES = ("composite_norm", "token_norm")  # they grow with the state
+SIZES = ("composite_norm", "token_norm", "difference_size")  # they grow with the state
 SCALES = {
     torch.float64: (1e-300, 1e-200, 1e-160, 1e-80, 1e80, 1e160, 1e200, 1e300),
     torch.float32: (1e-36, 1e-30, 1e30),

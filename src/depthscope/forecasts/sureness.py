@@ -7,7 +7,7 @@ from depthscope.forecasts.record import Forecast
 from depthscope.laws.doubt import KINDS
 from depthscope.laws.law import Law
 
-FACTOR = 2.3  # standard deviations of the log-odds: nine whole curves of ten, see beyond/forecast_error
+FACTOR = 2.8  # standard deviations of the log-odds: nine whole curves of ten, see beyond/forecast_error
 SLACK = 0.005  # of t_sim, of the mean field itself, where nothing is left to chance
 STEEPEST = 1.2  # slope of the log-odds of a block on those before it; more is a small difference of large errors
 RANGE = 0.1  # of t_sim: a band this far from the curve is worth a warning

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 KINDS = ("width", "heads", "structure")
-STRUCTURE = 0.1  # relative variance of an energy for each random width that a matrix lacks; three trained models set it
+STRUCTURE = 0.1  # relative variance of an energy for each random width that a matrix lacks; a guess, not fitted
 BY_CHANCE = 0.25  # of its width a random matrix may seem to lack, by the few probes
 HEAD = 0.5  # relative variance of sum_s P_ts^2 - 1/n over heads: .3 to 1 for scores of a variance from .5 to 40
 

@@ -7,13 +7,14 @@ Where blocks share their weights, what they make of the Gaussian part's channels
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from depthscope.laws.doubt import Doubt, by_structure, by_width, effective_width, of_strangers
 from depthscope.laws.gaussian_source import GaussianPart, GaussianSource, between_channels, profile_of
+from depthscope.laws.token_modes import identity, modes, own_sizes
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,27 +280,6 @@ class Law:
         return Law(self.random | rest.random, known, doubt=self.doubt)
 
 
-def own_sizes(energies: Tensor) -> Tensor:
-    """The size of each token among the others, from energies (B, n): 1 where all are alike or nothing is there."""
-    largest = energies.amax(-1, keepdim=True).clamp(min=1e-300)
-    return (energies / largest).clamp(min=1e-24).sqrt()
-
-
 def _wide(weight: Tensor, like: Tensor | None) -> Tensor:
     """A number for each channel out of one for each place in a head, (c / h,) -> (c,)."""
     return weight if like is None else weight.repeat(max(1, like.shape[-1] // len(weight)))
-
-
-@lru_cache
-def identity(n: int) -> Tensor:
-    """The identity of n tokens; never to be written into."""
-    return torch.eye(n, dtype=torch.float64)
-
-
-@lru_cache
-def modes(n: int, most: int = 6) -> Tensor:
-    """Orthonormal weights over n tokens, (n, r): the mean, and what prefix means keep most of (causal attention)."""
-    prefix = torch.ones(n, n, dtype=torch.float64).tril() / torch.arange(1, n + 1, dtype=torch.float64).unsqueeze(-1)
-    ones = torch.ones(n, 1, dtype=torch.float64)
-    leading = torch.linalg.svd(prefix).Vh[: min(most, n) - 1].T
-    return torch.linalg.qr(torch.cat([ones, leading], 1)).Q

@@ -55,7 +55,7 @@ def participation_by_table(n: Tensor, variance: Tensor) -> Tensor:
 def sharper(variance: Tensor) -> Tensor:
     """What is left of 1 - Y_2 beyond LARGEST, (...): it falls as the temperature of the softmax, 1 / sqrt(variance).
 
-    Within 0.03 of Y_2 for n from 2 to 256 and variances up to 400.
+    Within 0.03 of Y_2 for n = 16 at a variance of 40 and n = 128 at 100, by draws.
     """
     return (LARGEST / variance.clamp(min=LARGEST)).sqrt()
 
