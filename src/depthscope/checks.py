@@ -42,7 +42,7 @@ def check_mask(mask: Tensor, shape: tuple[int, ...], *, where: str) -> Tensor:
         first = int((counts.flatten() == 0).nonzero()[0])
         raise MaskError(
             f"{where}: every sequence needs tokens that are not masked; sequence {first} is all "
-            "padding. Drop it from the batch."
+            "padding. Drop it from the batch. Or is the mask True for padding? Then pass ~mask."
         )
     if bool((counts < 2).any()):
         first = int((counts.flatten() < 2).nonzero()[0])

@@ -2,11 +2,13 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import torch
 
 from depthscope.experiments import Claim
-from depthscope.experiments.claim import stated
+from depthscope.experiments.claim import least, majority, of_another, reported, stated
+from depthscope.reports.reproductions import summary, table
 from loops import over
 
 
@@ -31,8 +33,40 @@ def test_the_status_says_whether_it_was_expected(value: float, expected: bool, s
     assert Claim("x", value, 0.0, 1.0, expected=expected).status == status
 
 
+@over("null, can_fail", [(0.0, False), (0.5, False), (1.0, False), (math.nan, False), (1.001, True), (-1.0, True)])
+def test_a_claim_can_fail_where_nothing_would_not_do(null: float, can_fail: bool) -> None:
+    assert Claim("x", 0.5, 0.0, 1.0, null=null).can_fail is can_fail
+
+
+def test_a_number_without_an_interval_is_reported_and_fails_no_run() -> None:
+    (number,) = reported(3, ("x", torch.tensor(math.nan)))
+    assert number.status == "reported" and number.wanted == "" and number.trials == 3
+    assert number.reported and not number.counted
+    assert Claim("x", 2.0, 0.0, 1.0).counted and not Claim("x", 2.0, 0.0, 1.0, expected=False).counted
+    assert not Claim("x", 2.0, 0.0).reported
+
+
+def test_the_summary_counts_what_is_counted() -> None:
+    claims = [*stated(1, ("a", 0.5, 0.0, 1.0, 2.0)), *stated(1, ("b", 2.0, 0.0, 1.0), expected=False)]
+    numbers = reported(1, ("c", 3.0), ("d", 4.0))
+    of = SimpleNamespace(name="x", claims=[*claims, *numbers], seconds=1.0)
+    assert summary([of]) == (
+        "1 of 1 claims hold; of 1 that are known to differ, 1 do; reported and not counted: 2. 1 s."
+    )
+    rows = table([of]).cells
+    assert rows[1] == ["  a", "0 to 1", "2", "0.5", ("holds", "green"), "1"]
+    assert rows[3] == ["  c", "", "", "3", ("reported", "dim"), "1"]
+
+
+def test_what_nothing_would_give() -> None:
+    assert of_another(torch.tensor([1.0, 2.0, 3.0])).tolist() == [3.0, 1.0, 2.0]
+    assert float(majority(torch.tensor([True, False, False, False]))) == 0.75
+    assert least(torch.tensor([3.0, 1.0])) == 1.0 and math.isnan(least(torch.zeros(0)))
+
+
 def test_stated_makes_one_claim_of_each_row() -> None:
-    claims = stated(7, ("a", torch.tensor(0.5), 0.0, 1.0), ("b", 3.0, 0.0, 1.0), expected=False)
+    claims = stated(7, ("a", torch.tensor(0.5), 0.0, 1.0), ("b", 3.0, 0.0, 1.0, torch.tensor(2.0)), expected=False)
+    assert math.isnan(claims[0].null) and claims[1].null == 2.0
     assert [(c.says, c.value, c.holds, c.trials, c.expected) for c in claims] == [
         ("a", 0.5, True, 7, False),
         ("b", 3.0, False, 7, False),

@@ -213,6 +213,13 @@ def test_causal_de_escalation_fails_where_the_effect_is_absent(name: str, place:
     assert few == (missed if name == "gap" else [])
 
 
+@over("module, numbers, count", [(fig7, FIG7, 5), (causal_de_escalation, FOUND, 2)])
+def test_what_is_claimed_of_a_whole_training_can_fail(module: Any, numbers: dict[str, Any], count: int) -> None:
+    tensors = {name: torch.as_tensor(value) for name, value in numbers.items()}
+    claims = [claim for claim in module.claims(tensors, replace(module.Config(), trials=1)) if claim.counted]
+    assert len(claims) == count and all(claim.can_fail for claim in claims)
+
+
 def test_the_diversity_of_prefixes_is_that_of_their_tokens() -> None:
     """Against the states of a model that is run block by block, and t_div written out."""
     cfg = replace(causal_escalation.SMOKE, depth=4)

@@ -12,7 +12,7 @@ import depthscope as ds
 from depthscope.errors import UsageError
 from depthscope.experiments import races
 from depthscope.experiments.beyond import depth_race, learning_rate, placement
-from depthscope.experiments.races import Race, draw_bands, run_race, training_curves
+from depthscope.experiments.races import Race, draw_bands, more_than_noise, run_race, training_curves
 from depthscope.experiments.run import configured, module_of
 from depthscope.experiments.yu2023 import fig6
 from depthscope.reports.training_curves import smooth
@@ -106,9 +106,11 @@ FIG6 = {  # of the run in docs/findings.md
     "name, worse, says",
     [
         ("train_loss", [0.02] * 3, "post-norm (half the rate) over de-escalated"),
-        ("train_loss", [0.027] * 3, "de-escalated over pre-norm"),
-        ("test_accuracy", [0.975, 0.99, 0.99], "de-escalated minus post-norm"),  # no better in one seed
-        ("test_accuracy", [0.96, 0.965, 0.96], "de-escalated minus pre-norm"),
+        ("train_loss", [0.027] * 3, "pre-norm above de-escalated"),
+        ("train_loss", [0.0241, 0.0280, 0.0242], "pre-norm above de-escalated"),  # the same
+        ("train_loss", [0.0240, 0.0279, 0.0262], "pre-norm above de-escalated"),  # better in two seeds of three
+        ("test_accuracy", [0.975, 0.99, 0.99], "de-escalated above post-norm"),  # no better in one seed
+        ("test_accuracy", [0.9750, 0.9778, 0.9778], "de-escalated above post-norm"),
     ],
 )
 def test_figure_6_fails_where_the_papers_result_is_absent(name: str, worse: list[float], says: str) -> None:
@@ -129,7 +131,34 @@ def test_a_rate_that_hardly_recovers_is_not_enough() -> None:
     assert failed(learning_rate, RATES, learning_rate.Config()) == []
     slow = RATES | {"train_loss": [[2.30] * 3, [1.5] * 3, [1.9] * 3, *RATES["train_loss"][3:]]}
     assert failed(learning_rate, slow, learning_rate.Config()) == ["post-norm at its best rate: the same"]
-    assert failed(learning_rate, slow, replace(learning_rate.Config(), epochs=2)) == []
+    short = replace(learning_rate.Config(), epochs=2)
+    (ahead,) = failed(learning_rate, slow, short)  # by one to two points, as chance may have it with 360 images
+    assert ahead == "test accuracy, de-escalated above post-norm at its best rate by"
+    behind = [RATES["test_accuracy"][0], [0.8] * 3, *RATES["test_accuracy"][2:]]
+    assert failed(learning_rate, slow | {"test_accuracy": behind}, short) == []
+
+
+@over("module, numbers", [(fig6, FIG6), (learning_rate, RATES)])
+def test_arms_that_are_alike_meet_no_claim(module: Any, numbers: dict[str, Any]) -> None:
+    same = {name: [value[0]] * len(value) for name, value in numbers.items()}
+    for given in (numbers, same):
+        tensors = {name: torch.as_tensor(value) for name, value in given.items()}
+        counted = [claim for claim in module.claims(tensors, module.Config()) if claim.counted]
+        assert len(counted) >= 3
+        if given is numbers:
+            assert all(claim.can_fail for claim in counted)
+        else:
+            assert not [claim.says for claim in counted if claim.holds and "a guess" not in claim.says]
+
+
+def test_fewer_than_three_seeds_are_asked_for_no_p() -> None:
+    one, other = torch.tensor([0.9, 0.8]), torch.tensor([0.7, 0.7])
+    (claim,) = more_than_noise("x above y", one, other)
+    assert claim.reported and claim.says == "x above y by" and claim.value == pytest.approx(0.15)
+    (claim,) = more_than_noise("x above y", torch.tensor([0.9, 0.8, math.nan]), torch.zeros(3))
+    assert claim.counted and not claim.holds
+    (claim,) = more_than_noise("x above y", torch.tensor([0.9, 0.8, 0.85]), torch.zeros(3))
+    assert claim.holds and claim.says == "x above y, paired p"
 
 
 def test_the_best_rate_is_chosen_on_the_validation_split() -> None:

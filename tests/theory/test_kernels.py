@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from depthscope.errors import UnknownNameError, UsageError
 from depthscope.theory.kernels import ACTIVATIONS, gauss_hermite, hermite_coefficients, kernel, series
-from depthscope.theory.participation import participation
+from depthscope.theory.participation import participation, participation_by_table, together
 from loops import over
 
 
@@ -69,6 +69,21 @@ def test_participation_between_uniform_and_one_token() -> None:
     assert rows.shape == (3, 8) and bool((rows[:, 1:] < rows[:, :-1]).all())
     with pytest.raises(UsageError, match="participation: variance must lie in"):
         participation(8, -1.0)
+
+
+@over("n, variance", [(2, 0.5), (4, 5.0), (16, 2.0), (64, 5.0), (64, 16.0), (256, 10.0), (16, 40.0), (128, 100.0)])
+def test_two_queries_look_at_the_same_keys_as_often_as_they_are_alike(n: int, variance: float) -> None:
+    """4,000 to 60,000 draws; within .08, where (e^{vc} - 1) / (e^v - 1) was off by up to .6 for sharp scores."""
+    draws = max(4000, 120_000 // n)
+    a, b = torch.randn(2, draws, n, dtype=torch.float64)
+    P = (variance**0.5 * a).softmax(-1)
+    Y = float(P.square().sum(-1).mean())
+    by_table = participation_by_table(torch.tensor(float(n)), torch.tensor(variance))
+    assert abs(float(by_table) - Y) < 0.03
+    for c in (0.1, 0.3, 0.6, 0.9):
+        Q = (variance**0.5 * (c * a + (1 - c * c) ** 0.5 * b)).softmax(-1)
+        true = (float((P * Q).sum(-1).mean()) - 1 / n) / (Y - 1 / n)
+        assert abs(float(together(n * by_table, torch.tensor(c))) - true) < 0.08, c
 
 
 def test_participation_refuses_what_its_integral_cannot_do() -> None:

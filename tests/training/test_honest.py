@@ -7,6 +7,7 @@ import torch
 from stub_language import Counting, Leaking
 
 from depthscope.training.honest import TOLERANCE, honest_loss, leaks, windows_of
+from depthscope.training.perplexity import loss_in_window, loss_with_memory
 from loops import over
 
 IDS = torch.randint(4, (400,), generator=torch.Generator().manual_seed(1))
@@ -31,12 +32,29 @@ def test_a_model_that_counts_what_is_to_come_has_one(memory):
 def test_a_gap_that_cancels_in_the_mean_is_seen():
     class Shifted(Counting):
         def forward(self, tokens, memory=None, targets=None):
-            losses, later = super().forward(tokens, memory, targets)
+            log_p, later = super().forward(tokens, memory, targets)
             ahead = torch.where(torch.arange(tokens.shape[1]) % 2 == 0, 0.1, -0.1)
-            return (losses + ahead if tokens.shape[1] == 8 else losses), later
+            return (log_p + ahead[:, None] if tokens.shape[1] == 8 else log_p), later
 
     found = honest_loss(Shifted(4), windows_of(IDS, 9, 5), 8)
     assert abs(found["honest"] - found["forced"]) < 0.02 and found["gap"] > 0.08
+
+
+def test_nobody_is_told_the_answer():
+    """A model that returns no loss on the targets that it is given would look perfect wherever it is given them."""
+
+    class Peeking(Counting):
+        def forward(self, tokens, memory=None, targets=None):
+            said, later = super().forward(tokens, memory, targets)
+            return (said if targets is None else 0 * said), later
+
+    for memory in (0, 12):
+        plain, peeking = (kind(4, memory) for kind in (Counting, Peeking))
+        windows = windows_of(IDS, memory + 9, 5)
+        assert honest_loss(peeking, windows, 8) == honest_loss(plain, windows, 8)
+        rows = IDS.view(4, 100)
+        assert float(loss_with_memory(peeking, rows, 8)) == float(loss_with_memory(plain, rows, 8)) > 0
+        assert float(loss_in_window(peeking, rows, 8, 3)) == float(loss_in_window(plain, rows, 8, 3)) > 0
 
 
 def test_windows_are_evenly_spaced_and_whole():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from depthscope.training.significance import holm, paired, sign_flip_p, student_p, verdict
+from depthscope.training.significance import chance_gap, holm, paired, sign_flip_p, student_p, verdict
 from loops import over
 
 
@@ -78,3 +78,11 @@ def test_holm() -> None:
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.5, math.nan, 0.9])[::2] == pytest.approx([1.0, 1.0])
     assert math.isnan(holm([0.5, math.nan])[1]) and holm([]) == []
+
+
+@over("count", [8, 360, 10_000])
+def test_two_equal_shares_differ_by_more_than_the_gap_in_one_case_of_twenty(count: int) -> None:
+    draw = np.random.default_rng(count)
+    gaps = np.abs(np.diff(draw.binomial(count, 0.5, (20_000, 2)), axis=1)) / count
+    assert (gaps > chance_gap(count)).mean() == pytest.approx(0.05, abs=0.03)
+    assert chance_gap(count) == pytest.approx(stats.norm.isf(0.025) * math.sqrt(0.5 / count))

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from torch import nn
 
 from depthscope.errors import UnknownNameError, UsageError, said_by
+from depthscope.interventions.checkpoints import refuse_inner_checkpoint
 from depthscope.interventions.handle import Handle
 from depthscope.interventions.sites import AroundPass, Site
 from depthscope.registry import unknown
@@ -26,7 +27,7 @@ class Joints(AroundPass):
 
     def listener(self) -> StreamListener:
         self.reasons.clear()
-        return PartsRemover(self.meets.parts, self._ended)
+        return PartsRemover(self.meets.parts, self._ended, lambda block: refuse_inner_checkpoint(self.meets, [block]))
 
     def _ended(self, block: str, reason: str) -> None:
         """A block may run more than once, as ALBERT's does: every time counts."""

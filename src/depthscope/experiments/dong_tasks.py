@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import CheckpointError, DepthscopeError
-from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.claim import Claim, Row, stated
 from depthscope.experiments.progress import tell
 from depthscope.experiments.races import one_thread
 from depthscope.experiments.trainings import Trainings
@@ -171,14 +171,14 @@ def _states(model: Tagger, inputs: Tensor) -> list[Tensor]:
     return states
 
 
-def claims_of(numbers: dict[str, Tensor], cfg: Trainings, *rows: tuple[str, Tensor, float, float]) -> list[Claim]:
+def claims_of(numbers: dict[str, Tensor], cfg: Trainings, *rows: Row) -> list[Claim]:
     """The rows of one task, and what holds for all: tokens stay apart with residual connections, and not without."""
     _, whole, pure = numbers["residual"][:, -1]
     return stated(
         cfg.trials,
         *rows,
-        ("relative residual after the last block, whole model", whole, 0.3, math.inf),
-        ("the same with the residual connections taken out", pure, 0.0, 1e-3),
+        ("relative residual after the last block, whole model", whole, 0.3, math.inf, pure),
+        ("the same with the residual connections taken out", pure, 0.0, 1e-3, whole),
     )
 
 

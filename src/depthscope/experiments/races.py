@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import DepthscopeError, UsageError
+from depthscope.experiments.claim import Claim, reported, stated
 from depthscope.experiments.progress import tell
 from depthscope.reports.chart import COLOURS
 from depthscope.reports.training_curves import smooth
@@ -21,9 +22,11 @@ from depthscope.training.lane import Lane, thinned
 from depthscope.training.loop import train
 from depthscope.training.recipe import Recipe
 from depthscope.training.run import Run
+from depthscope.training.significance import FEWEST, LEVEL, paired
 from depthscope.training.tasks import task as load_task
 
 CHANCE = math.log(10)  # the loss of a guess at images; all tasks here have ten classes
+TEST_IMAGES = 360  # of digits
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,17 @@ def validation_curves(lanes: Sequence[Lane]) -> tuple[Tensor, Tensor]:
 def last_similarity(lanes: Sequence[Lane]) -> Tensor:
     """t_sim of the states 0 ... depth at the end of training, mean over seeds, (lanes, depth + 1)."""
     return torch.tensor([lane.similarity()[1][-1] for lane in lanes])
+
+
+def more_than_noise(says: str, larger: Tensor, smaller: Tensor, resolution: float = 0.0) -> list[Claim]:
+    """The claim that one arm is above another, (seeds,) each, by its paired p; by how much, where seeds are too few.
+
+    resolution: the smallest step of a value. Without an effect p lies anywhere from 0 to 1.
+    """
+    test = paired(larger.tolist(), smaller.tolist(), resolution)
+    if test.count < FEWEST:
+        return reported(test.count, (f"{says} by", test.mean))
+    return stated(test.count, (f"{says}, paired p", test.p if test.mean > 0 else 1.0, 0.0, LEVEL, 0.5))
 
 
 def loss_by_frequency(race: Race) -> float:

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments.claim import Claim, stated
-from depthscope.experiments.races import Race, ends, run_race
+from depthscope.experiments.claim import Claim, Row, stated
+from depthscope.experiments.races import TEST_IMAGES, Race, ends, run_race
 from depthscope.experiments.trainings import Sizes
 from depthscope.training.lane import Lane
-from depthscope.training.significance import LEVEL, holm, paired
+from depthscope.training.significance import FEWEST, LEVEL, holm, paired
 
 ARMS = {  # as the paper's ViT, all are pre-norm
     "free": "pre_norm",
@@ -30,9 +30,8 @@ FIRST = (("sharpen", "free"), ("sharpen", "FeatScale"))  # who is ahead of whom,
 LATER = (("smooth", "free"), ("smooth", "sharpen"))  # by the later ones
 CONTROL = (("symmetric", "free"), ("sharpen", "symmetric"), ("smooth", "symmetric"))  # the form, and the sign in it
 PAIRS = (*FIRST, *LATER, ("FeatScale", "free"), *CONTROL)
-DIGITS = 360  # test images
 TAUGHT = 5  # epochs, from which on it is asked who is better
-Row = tuple[str, float | Tensor, float, float]  # of a claim: what is said, the value, low, high
+APART = 1.1  # HFC/LFC of arms that sharpen over that of arms that smooth, at least: a tenth
 Said = tuple[list[Row], dict[str, list["Ahead"]]]
 
 
@@ -63,7 +62,7 @@ class Setting:
 
 def data_of(cfg: ImageSizes) -> dict[str, int]:
     """What is trained on, and how many test images it has."""
-    return {"digits": DIGITS} | ({"CIFAR-10": cfg.cifar_test} if cfg.cifar else {})
+    return {"digits": TEST_IMAGES} | ({"CIFAR-10": cfg.cifar_test} if cfg.cifar else {})
 
 
 def epochs_of(cfg: ImageSizes, data: str) -> int:
@@ -171,7 +170,16 @@ def sign_is_seen(data: str, hfc_lfc: Tensor) -> Row:
     """The row of a claim: HFC/LFC (settings, arms, seeds) is larger where blocks sharpen than where they smooth."""
     of = dict(zip(ARMS, hfc_lfc.mean(-1).unbind(1), strict=True))
     apart = (of["sharpen"] / of["smooth"]).min()
-    return f"{data}: HFC/LFC after the last block, sharpen over smooth, least", apart, 1.0, math.inf
+    return f"{data}: HFC/LFC after the last block, sharpen over smooth, least", apart, APART, math.inf, 1.0
+
+
+def every_arm(says: str, better: Tensor, worse: Tensor, resolution: float) -> list[Row]:
+    """The claim that better is above worse, (arms, seeds) each, in every arm: the largest p; none for too few seeds."""
+    if better.shape[-1] < FEWEST:
+        return []
+    tests = [paired(one, other, resolution) for one, other in zip(better.tolist(), worse.tolist(), strict=True)]
+    p = [one if test.mean > 0 else 1.0 for one, test in zip(holm([test.p for test in tests]), tests, strict=True)]
+    return [(f"{says}, largest paired p", max(p), 0.0, LEVEL, 0.5)]
 
 
 def versions(where: str, row: Sequence[Ahead], trials: int) -> list[Claim]:

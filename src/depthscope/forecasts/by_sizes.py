@@ -68,7 +68,7 @@ def of_design(depth: int | None, n: int, t_sim: float | None, change: Change, ch
         growth = growth_of_design(design, n, t_sim=start, tau=change.tau, scores=change.scores)
     elsewhere = change.tau > 0 and change.site != "block_out" and growth is not None
     wide = has_maps(design) and numbers_of_design(design)["score_variance"] * change.scores**2 > LARGEST
-    capped = [f"scores of a variance above {LARGEST:g} are taken as if they had that"] if wide else []
+    capped = [f"scores of a variance above {LARGEST:g}: attention narrows as one over the root of it"] if wide else []
     assumed = [BY_LAW, NO_PASS, *capped, *(["gradients grow as with tau at block_out"] if elsewhere else [])]
     found = curves(_name(design, change), states, energies, assumed, growth)
     return replace(found, tau=change.tau)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from depthscope.forecasts.curves import NO_PASS, curves
 from depthscope.forecasts.record import Forecast
+from depthscope.forecasts.sureness import band_by_variance, beyond_range, neglected
 from depthscope.laws.law import Law
 from depthscope.laws.through_model import laws_by_block
 from depthscope.models.random_inputs import random_inputs
@@ -38,8 +39,10 @@ def of_model(model: nn.Module, inputs: Any, blocks: str | Iterable[str] | None, 
             _of_laws(type(model).__name__, laws_by_block(model, names, b.args, b.kwargs), b.mask, assumed)
             for b in entry.batches()
         ]
-    means = {name: torch.stack([getattr(f, name) for f in found]).mean(0) for name in ("t_sim", "t_div", "t_cos")}
-    return replace(found[0], tau=tau, **means)  # type: ignore[arg-type]
+    curves_and_band = ("t_sim", "t_div", "t_cos", "band")
+    means = {name: torch.stack([getattr(f, name) for f in found]).mean(0) for name in curves_and_band}
+    worst = max(found, key=lambda f: len(f.warnings))
+    return replace(found[0], tau=tau, warnings=worst.warnings, **means)  # type: ignore[arg-type]
 
 
 def _of_laws(source: str, laws: list[Law], mask: Tensor | None, assumed: list[str]) -> Forecast:
@@ -48,4 +51,7 @@ def _of_laws(source: str, laws: list[Law], mask: Tensor | None, assumed: list[st
     if mask is not None and mask.shape[-1] != n:
         mask = None  # of other tokens than those in the blocks, as of a longer text that was cut into patches
     overlaps = [law.overlaps() for law in laws]
-    return curves(source, overlaps, [law.energies(mask) for law in laws], assumed, mask=mask)
+    found = curves(source, overlaps, [law.energies(mask) for law in laws], assumed, mask=mask)
+    variance = neglected(laws)
+    found = replace(found, band=band_by_variance(found, variance.sum(-1)))
+    return replace(found, warnings=beyond_range(found, laws, variance))

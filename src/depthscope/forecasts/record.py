@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from depthscope.errors import UsageError
-from depthscope.records import Record
+from depthscope.records import Record, since
 from depthscope.theory.depth import critical_tau
 
 
@@ -16,11 +16,13 @@ class Forecast(Record):
 
     source: what was forecast. assumed: what the forecast takes for granted, in words. measured: how many of the first
     blocks are not forecast but measured (of a scan). band: between which values t_sim lies in nine cases of ten, (2,
-    depth + 1). gradient_growth: |dL/dX_{l-1}| / |dL/dX_l| of every block, (depth,). None where there is no theory.
+    depth + 1): over models by their first blocks, of a forecast by weights over what it neglects. gradient_growth:
+    |dL/dX_{l-1}| / |dL/dX_l| of every block, (depth,). None where there is no theory. warnings: why this forecast
+    may be far off, in words; empty within its range.
     """
 
     FORMAT = "depthscope.forecast"
-    VERSION = 2  # 1 had bare NaN and Infinity, which are not JSON
+    VERSION = 3  # 1 had bare NaN and Infinity, which are not JSON; 2 no warnings, and a band of scans alone
 
     source: str
     n: int
@@ -32,6 +34,7 @@ class Forecast(Record):
     band: Tensor | None = None
     gradient_growth: Tensor | None = None
     tau: float = 0.0  # de-escalation that is in it
+    warnings: list[str] = since(3, default_factory=list)
 
     @property
     def depth(self) -> int:

@@ -1,7 +1,7 @@
 """Copies of a remedy that learns: one at every place, kept in the model for optimizers and checkpoints."""
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch import nn
@@ -20,6 +20,8 @@ class Copies:
     def __init__(self, model: nn.Module, remedy: nn.Module, at: str, places: Iterable[str], *, apart: bool) -> None:
         self.model, self.one = model, remedy
         self._name, self._own = f"{OWN}{type(remedy).__name__.lower()}_{at}", nn.ModuleDict()
+        self.form = "own"  # the one in use
+        self._plain: dict[str, Any] = {}  # remedies as they were given, while another form is in use
         if not apart and next(remedy.parameters(), None) is None:
             return
         if hasattr(model, self._name):
@@ -43,10 +45,17 @@ class Copies:
     def __iter__(self) -> Iterator[Any]:
         return iter(self._own.values() if self._own else [self.one])
 
-    def become(self, form: Callable[[Any], nn.Module]) -> None:
-        """Put form(remedy) in the place of every remedy."""
-        self.one = form(self.one)
-        self._own.update({key: form(remedy) for key, remedy in self._own.items()})
+    def take(self, form: str) -> None:
+        """Put every remedy's "own" form in its place, or its "causal" one; both have the same parameters."""
+        if form == self.form:
+            return
+        if form == "causal":
+            self._plain = {"": self.one, **self._own}
+            new = {key: remedy.causal_form() for key, remedy in self._plain.items()}
+        else:
+            new = {key: _tied(plain, self._own[key] if key else self.one) for key, plain in self._plain.items()}
+        self.one, self.form = new.pop(""), form
+        self._own.update(new)
 
     def remove(self) -> None:
         """Take the copies out of the model."""
@@ -56,3 +65,10 @@ class Copies:
 
 def _key(place: str) -> str:
     return place.replace(".", "_")  # a module's name has no dots
+
+
+def _tied(plain: nn.Module, used: nn.Module) -> nn.Module:
+    """The remedy as it was given, with the parameters and the mode of the one that took its place."""
+    for name, parameter in used.named_parameters():
+        setattr(plain, name, parameter)
+    return plain.train(used.training)

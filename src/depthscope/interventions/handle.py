@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from depthscope.errors import DepthscopeError, HookError, UsageError, name_caller
 from depthscope.interventions.compiled import eager_calls
-from depthscope.interventions.passes import Pass, slow_path
+from depthscope.interventions.passes import Pass
 from depthscope.interventions.sites import Site
 from depthscope.traces.entry import Entry, run_model
-from depthscope.traces.inputs import padding_in
+from depthscope.traces.slow_path import slow_path
 from depthscope.traces.survey import Span, Survey, survey
 
 
@@ -44,9 +44,6 @@ class Handle:
     def is_off(self) -> bool:
         """Whether it does nothing, for certain."""
         return False
-
-    def accept(self, found: Survey) -> None:
-        """The model was surveyed: refuse it, or adapt to it."""
 
     def site(self, spans: list[Span]) -> Site:
         """The way in which it meets the blocks."""
@@ -95,14 +92,13 @@ class Handle:
     # before the first pass
 
     def prepare(self, args: tuple, kwargs: dict) -> None:
-        """Survey the model once: which blocks run, which axis holds the tokens, is it causal?"""
+        """Survey the model once: which blocks run, and which axis holds the tokens?"""
         if self._survey is not None:
             return
         self.surveying = True
         try:
             with slow_path():
-                mask = padding_in(self.model, args, kwargs, self.blocks)
-                found = run_model(self.model, lambda: survey(self.model, self.blocks, args, kwargs, mask))
+                found = run_model(self.model, lambda: survey(self.model, self.blocks, args, kwargs))
         finally:
             self.surveying = False
         if found.missing:
@@ -110,7 +106,6 @@ class Handle:
                 f"every block must run on tokens (B, n, d) when {type(self.model).__name__} is called; "
                 f"{', '.join(found.missing[:3])} did not. Pass blocks= with modules that are called, and a batch axis."
             )
-        self.accept(found)
         self._site = self.site(found.spans)
         self._site.see(args, kwargs)
         self._survey = found  # last, so that a pass after a refusal is refused again
@@ -121,9 +116,14 @@ class Handle:
         return self._survey is not None
 
     @property
+    def axis(self) -> int:
+        """Along which axis the tokens lie."""
+        return 1 if self._survey is None else self._survey.axis
+
+    @property
     def time_first(self) -> bool:
         """Whether tokens are (n, B, d)."""
-        return self._survey is not None and self._survey.axis == 0
+        return self.axis == 0
 
     # one forward pass
 
@@ -170,7 +170,12 @@ class Handle:
         done.paths.close()
         return done
 
-    # what a site tells
+    # what a site asks and tells
+
+    @property
+    def has_gradients(self) -> bool:
+        """Whether the pass that runs may be followed by a backward pass."""
+        return self._pass is not None and self._pass.has_gradients
 
     def enters(self, block: str) -> None:
         """A block begins to run."""

@@ -1,8 +1,7 @@
 """One forward pass of a fixed model: what is known of it, and what it needs."""
 
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +27,7 @@ class Pass:
     fired: set[str] = field(default_factory=set)
     paths: ExitStack = field(default_factory=ExitStack)
     thread: int = field(default_factory=threading.get_ident)
+    has_gradients: bool = field(default_factory=torch.is_grad_enabled)
 
     def mask_of(self, X: Tensor) -> Tensor | None:
         """The mask (B, n) of the tokens X (B, n, d), which come after those in the cache."""
@@ -44,27 +44,3 @@ class Pass:
     def stretch(self, mask: Tensor | None, group: Any) -> Stretch:
         """The tokens at hand in the next call of the remedy, whose mask this is."""
         return Stretch(mask, None if self.past is None else self.past[len(self.sums)], group, self.window)
-
-
-class _SlowPath:
-    """Whether torch's fast path was on, and how many want it off: fixes end in the order in which they began."""
-
-    def __init__(self) -> None:
-        self.wanted, self.was_on = 0, True
-
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
-        """nn.TransformerEncoder without its fast path, which hides blocks and nests padded batches."""
-        if not self.wanted:
-            self.was_on = torch.backends.mha.get_fastpath_enabled()
-            torch.backends.mha.set_fastpath_enabled(False)
-        self.wanted += 1
-        try:
-            yield
-        finally:
-            self.wanted -= 1
-            if not self.wanted:
-                torch.backends.mha.set_fastpath_enabled(self.was_on)
-
-
-slow_path = _SlowPath()

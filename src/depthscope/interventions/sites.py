@@ -7,10 +7,10 @@ counts, and lets the change act on tokens.
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
 
-from depthscope.errors import HookError, UsageError
+from depthscope.errors import HookError
+from depthscope.interventions.checkpoints import refuse_checkpointing, refuse_inner_checkpoint
 from depthscope.traces.events import Passage, StreamListener
 from depthscope.traces.follower import INNER, following
 from depthscope.traces.survey import Span
@@ -162,7 +162,10 @@ class _AtSite(StreamListener):
 
     def site(self, now: Passage, name: str, tokens: Tensor) -> Tensor:
         self.met.add(name)
-        return self.meets.fixed(now.block, tokens) if name == self.meets.at else tokens
+        if name != self.meets.at:
+            return tokens
+        refuse_inner_checkpoint(self.meets, [now.block])
+        return self.meets.fixed(now.block, tokens)
 
     def ends(self, now: Passage, tokens: Tensor | None) -> None:
         """Refuse a block in which the site turned out to be another than it seemed, before anybody goes on with it."""
@@ -172,17 +175,3 @@ class _AtSite(StreamListener):
                 f"fix_: attention and feed-forward network must follow each other for {self.meets}; in {now.block} of "
                 f"{type(self.meets.model).__name__} they read the same tokens side by side. Use block_in or block_out."
             )
-
-
-def refuse_checkpointing(meets: Any) -> None:
-    """Activations that are computed again in the backward pass would be computed without the change."""
-    modules = meets.model.modules()
-    if (
-        torch.is_grad_enabled()
-        and meets.model.training
-        and any(getattr(m, "gradient_checkpointing", 0) for m in modules)
-    ):
-        raise UsageError(
-            f"{meets} must be there in the backward pass too; with gradient checkpointing blocks run again without it. "
-            "Use at='block_out' where fix_ can, or turn checkpointing off."
-        )

@@ -1,7 +1,7 @@
 """Hidden units on laws: products of functions of Gaussian laws, as feed-forward networks have them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -59,7 +59,8 @@ class Units:
         mean = torch.ones(1, 1, dtype=torch.float64)
         sizes = torch.ones(1, dtype=torch.float64)
         moments, correlations = [], []
-        for law, f in self.factors:
+        for one, f in self.factors:
+            law = replace(one, doubt=None)  # it is looked at in the end
             size = law.overlaps().diagonal(dim1=-2, dim2=-1).clamp(min=1e-300).sqrt()  # (B, n)
             size = (size / size.square().mean(-1, keepdim=True).sqrt()).clamp(min=1e-3)
             alike = bool((size - 1).abs().max() < 1e-12)  # as a norm leaves them: there is nothing to weigh
@@ -84,7 +85,17 @@ class Units:
             linear = Law(base.random).scaled(slopes.mean(0))
             rest = overlaps - common - moments[0][..., 1].mean(-1)[:, None, None] * correlations[0]
             units = Law(linear.random | Law.fresh(rest, followed=True).random, units.known)
-        return units if sizes.ndim == 1 else units.weighed(sizes)
+        units = units if sizes.ndim == 1 else units.weighed(sizes)
+        return _doubted(units, self.factors[0][0])
+
+
+def _doubted(units: Law, law: Law) -> Law:
+    """How sure units of a law are: equal tokens stay equal, so that differences come from differences alone."""
+    if law.doubt is None:
+        return units
+    whole = units.pair.sum(-1) / law.pair.sum(-1).clamp(min=1e-300)
+    kept = (whole * law.pair[..., 0] / units.pair[..., 0].clamp(min=1e-300)).clamp(max=1)
+    return replace(units, doubt=law.doubt.moved(law.pair, units.pair, kept))
 
 
 def _product(f: Function, g: Function) -> Function:

@@ -6,12 +6,13 @@ Where blocks share their weights, what they make of the Gaussian part's channels
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
 
+from depthscope.laws.doubt import Doubt, by_structure, by_width, effective_width, of_strangers
 from depthscope.laws.gaussian_source import GaussianPart, GaussianSource, between_channels, profile_of
 
 
@@ -23,6 +24,7 @@ class Law:
     known: tuple[tuple[Tensor, Tensor], ...] = ()
     root: tuple["Law", float] | None = field(default=None)  # the law that this one is a multiple of
     covariance: Tensor | None = field(default=None)  # of the Gaussian part, where a step has it for little
+    doubt: Doubt | None = field(default=None)  # how sure it is, where that is followed
 
     @classmethod
     def fresh(
@@ -34,12 +36,17 @@ class Law:
 
     @classmethod
     def of_tokens(cls, x: Tensor, followed: bool = False) -> "Law":
-        """The law of tokens x (B, n, c) that are there: a few weighted means are known; the rest has their overlaps."""
+        """The law of tokens x (B, n, c) that are there: a few weighted means are known; the rest has their overlaps.
+
+        The means are of tokens at one size, so that a small token holds little of them.
+        """
         X = x.detach().double()
+        size = own_sizes(X.square().mean(-1))
         Q = modes(X.shape[-2])
-        vectors = Q.T @ X  # (B, r, c)
-        known = tuple((q.expand(X.shape[:-1]), vectors[:, k]) for k, q in enumerate(Q.T))
-        return cls.fresh((X @ X.mT - Q @ (vectors @ vectors.mT) @ Q.T) / X.shape[-1], known, followed)
+        vectors = Q.T @ (X / size.unsqueeze(-1))  # (B, r, c)
+        known = tuple((q * size, vectors[:, k]) for k, q in enumerate(Q.T))
+        R = size.unsqueeze(-1) * Q
+        return cls.fresh((X @ X.mT - R @ (vectors @ vectors.mT) @ R.mT) / X.shape[-1], known, followed)
 
     @property
     def followed(self) -> bool:
@@ -96,23 +103,63 @@ class Law:
         rest = Law({}, tuple(zip(spread, (v for _, v in self.known), strict=True))).shared() if self.known else 0 * G
         return common(self.overlaps()), (own(G) - common(G) + own(rest)).clamp(min=0)
 
+    @cached_property
+    def pair(self) -> Tensor:
+        """Common and centred energy, (B, 2)."""
+        return torch.stack(self.energies(), -1)
+
+    @cached_property
+    def known_energy(self) -> Tensor:
+        """The common energy of what is known, (B,)."""
+        if not self.known:
+            return self.gaussian().new_zeros(1)
+        t, v = self._stacked_known()
+        return (t.sum(-2).unsqueeze(-2) @ v).square().mean((-2, -1)) / self.tokens
+
+    def doubted(self) -> "Law":
+        """This law at the beginning of a block: from here on it is followed how sure it is."""
+        return replace(self, doubt=Doubt.at_start(self.pair))
+
+    def _after(self, old: "Law", kept: Tensor | float = 1.0) -> "Law":
+        """This law as what a step made of another one; kept: the share of the common energy that is the old one's."""
+        return self if old.doubt is None else replace(self, doubt=old.doubt.moved(old.pair, self.pair, kept))
+
     def plus(self, other: "Law", factor: float = 1.0) -> "Law":
         """X + factor Y; a law of one token is added to every token."""
-        n = max(self.tokens, other.tokens)
-        random = {source: T.expand(*T.shape[:-2], n, -1) for source, T in self.random.items()}
+        if self.tokens != other.tokens:
+            n = max(self.tokens, other.tokens)
+            return self._repeated(n).plus(other._repeated(n), factor)
+        random = dict(self.random)
         for source, T in other.random.items():
-            more = factor * T.expand(*T.shape[:-2], n, -1)
-            random[source] = random[source] + more if source in random else more
-        known = [(t.expand(*t.shape[:-1], n), v) for t, v in self.known]
+            random[source] = random[source] + factor * T if source in random else factor * T
+        known = list(self.known)
         for t, v in other.known:
             same = [i for i, (_, mine) in enumerate(known) if mine is v]
             if same:
                 known[same[0]] = (known[same[0]][0] + factor * t, v)
             else:
-                known.append((factor * t.expand(*t.shape[:-1], n), v))
+                known.append((factor * t, v))
         strangers = {s.source for s in self.random}.isdisjoint(s.source for s in other.random)
         covariance = self.gaussian().add(other.gaussian(), alpha=factor**2) if strangers else None
-        return Law(random, tuple(known), covariance=covariance)
+        found = Law(random, tuple(known), covariance=covariance)
+        return replace(found, doubt=self._doubt_with(other, factor)) if strangers else found._after(self)
+
+    def _doubt_with(self, other: "Law", factor: float) -> Doubt | None:
+        """Of a sum of strangers: whatever overlap they have is neglected, but for what is known of both."""
+        if self.doubt is None or not self.known:
+            return self.doubt
+        mine, others = (self.overlaps(), self.known_energy), (other.overlaps(), other.known_energy)
+        chance = factor**2 * of_strangers(mine, others, self.known[0][1].shape[-1])
+        return self.doubt.plus(other.doubt, factor**2).with_chance("width", chance)
+
+    def _repeated(self, n: int) -> "Law":
+        """n tokens that are all the one of this law."""
+        if self.tokens == n:
+            return self
+        random = {source: T.expand(*T.shape[:-2], n, -1) for source, T in self.random.items()}
+        known = tuple((t.expand(*t.shape[:-1], n), v) for t, v in self.known)
+        covariance = self.gaussian().expand(-1, n, n)
+        return Law(random, known, covariance=covariance, doubt=None if self.doubt is None else self.doubt.times(n))
 
     @property
     def tokens(self) -> int:
@@ -122,13 +169,18 @@ class Law:
         law, before = self.root or (self, 1.0)
         random = {source: factor * T for source, T in self.random.items()}
         known = tuple((factor * t, v) for t, v in self.known)
-        return Law(random, known, (law, before * factor), factor**2 * self.gaussian())
+        doubt = None if self.doubt is None else self.doubt.times(factor**2)
+        return Law(random, known, (law, before * factor), factor**2 * self.gaussian(), doubt)
 
     def mixed(self, M: Tensor) -> "Law":
         """M X: every token a sum of tokens, M (B, m, n)."""
         random = {source: M @ T for source, T in self.random.items()}
         known = tuple(((M @ t.unsqueeze(-1)).squeeze(-1), v) for t, v in self.known)
-        return Law(random, known, covariance=M @ self.gaussian() @ M.mT)
+        found = Law(random, known, covariance=M @ self.gaussian() @ M.mT)
+        if self.doubt is None:
+            return found
+        handed_on = M.sum(-1).mean(-1).square() * (M.shape[-2] / M.shape[-1])  # of tokens that are all alike
+        return found._after(self, (handed_on * self.pair[..., 0] / found.pair[..., 0].clamp(min=1e-300)).clamp(max=1))
 
     @staticmethod
     def stacked(first: "Law", second: "Law") -> "Law":
@@ -141,7 +193,8 @@ class Law:
         """Every token times its own number, D (B, n)."""
         random = {source: D.unsqueeze(-1) * T for source, T in self.random.items()}
         covariance = D.unsqueeze(-1) * self.gaussian() * D.unsqueeze(-2)
-        return Law(random, tuple((D * t, v) for t, v in self.known), covariance=covariance)
+        found = Law(random, tuple((D * t, v) for t, v in self.known), covariance=covariance)._after(self)
+        return found if found.doubt is None else replace(found, doubt=found.doubt.of_one_size(found.pair))
 
     def channelwise(self, f: Callable[[Tensor], Tensor]) -> "Law":
         """Channels in another order or fewer of them, f on vectors (..., c)."""
@@ -149,7 +202,7 @@ class Law:
         random = {s: T if factor == 1 else factor * T for s, factor, T in moved}
         same = not self.followed and all(factor == 1 for _, factor, _ in moved)
         known = tuple((t, f(v)) for t, v in self.known)
-        return Law(random, known, covariance=self.gaussian() if same else None)
+        return Law(random, known, covariance=self.gaussian() if same else None)._after(self)
 
     def scaled(self, weight: Tensor) -> "Law":
         """Every channel times its own number, weight (c,), or that of its place in a head, weight (c / h,)."""
@@ -157,14 +210,15 @@ class Law:
             return self
         moved = [(*s.scaled(_wide(weight, s.profile)), T) for s, T in self.random.items()]
         random = {s: factor * T for s, factor, T in moved}
-        return Law(random, tuple((t, v * _wide(weight, v)) for t, v in self.known))
+        return Law(random, tuple((t, v * _wide(weight, v)) for t, v in self.known))._after(self)
 
     def shifted(self, bias: Tensor) -> "Law":
         """All tokens plus one vector, bias (c,)."""
         if not bool(bias.any()):
             return self
         t = torch.ones(next(iter(self.random.values())).shape[:-1], dtype=bias.dtype)
-        return Law(self.random, (*self.known, (t, bias.expand(t.shape[0], -1))), covariance=self.gaussian())
+        known = (*self.known, (t, bias.expand(t.shape[0], -1)))
+        return Law(self.random, known, covariance=self.gaussian(), doubt=self.doubt)
 
     def through(self, W: Tensor, bias: Tensor | None) -> "Law":
         """X W^T + bias for a matrix W (out, c) whose rows are random to the Gaussian part: |W|^2 / out is its gain."""
@@ -179,7 +233,11 @@ class Law:
             source = GaussianSource(gain * rest.gaussian())
             part = GaussianPart(source, profile=energies / max(gain, 1e-300))
             random[part] = identity(source.K.shape[-1]).expand_as(source.K)
-        law = Law(random, known)
+        law = Law(random, known)._after(self)
+        if law.doubt is not None:
+            width, G = effective_width(W), law.gaussian()
+            doubt = law.doubt.with_chance("width", by_width(G, law.known_energy, width))
+            law = replace(law, doubt=doubt.with_chance("structure", by_structure(G, W, width)))
         return law if bias is None else law.shifted(bias)
 
     def drawn_through(self, gain: float, bias: float) -> "Law":
@@ -189,11 +247,12 @@ class Law:
 
     def about_mean(self) -> "Law":
         """The same overlaps with one known vector, the mean token: what differs otherwise is Gaussian again."""
-        return self._onto(torch.ones(self.tokens, 1, dtype=torch.float64) / self.tokens**0.5)
+        one = torch.ones(1, self.tokens, dtype=torch.float64)
+        return self._onto(one.T / self.tokens**0.5, one)
 
     def settled(self) -> "Law":
         """The same overlaps with one source and the few known vectors that attention hands on most."""
-        law = self._onto(modes(self.tokens))
+        law = self.brief()
         if self.followed and law.known:
             return Law.fresh(law.gaussian(), law.known, True, between_channels(law.random, law.known[0][1].shape[-1]))
         K = law.gaussian()
@@ -202,18 +261,28 @@ class Law:
 
     def brief(self) -> "Law":
         """The same sources, which another law may share, and few known vectors."""
-        return self._onto(modes(self.tokens))
+        return self._onto(modes(self.tokens), own_sizes(self.overlaps().diagonal(dim1=-2, dim2=-1)))
 
-    def _onto(self, Q: Tensor) -> "Law":
-        """Keep of the known part what lies along Q (n, r), orthonormal; the rest of it becomes Gaussian."""
+    def _onto(self, Q: Tensor, size: Tensor) -> "Law":
+        """Keep of the known part what lies along Q (n, r), orthonormal, of tokens over their size (B, n).
+
+        The rest of it becomes Gaussian.
+        """
         if not self.known:
             return self
         t, v = self._stacked_known()
-        kept = (Q.T @ t) @ v  # (B, r, c)
-        known = tuple((q.expand(t.shape[:-1]), kept[:, k]) for k, q in enumerate(Q.T))
-        lost = self.shared() - Q @ (kept @ kept.mT / v.shape[-1]) @ Q.T
+        kept = (Q.T @ (t / size.unsqueeze(-1))) @ v  # (B, r, c)
+        known = tuple(((q * size).expand(t.shape[:-1]), kept[:, k]) for k, q in enumerate(Q.T))
+        R = size.unsqueeze(-1) * Q
+        lost = self.shared() - R @ (kept @ kept.mT / v.shape[-1]) @ R.mT
         rest = Law.fresh(lost, known, self.followed)
-        return Law(self.random | rest.random, known)
+        return Law(self.random | rest.random, known, doubt=self.doubt)
+
+
+def own_sizes(energies: Tensor) -> Tensor:
+    """The size of each token among the others, from energies (B, n): 1 where all are alike or nothing is there."""
+    largest = energies.amax(-1, keepdim=True).clamp(min=1e-300)
+    return (energies / largest).clamp(min=1e-24).sqrt()
 
 
 def _wide(weight: Tensor, like: Tensor | None) -> Tensor:

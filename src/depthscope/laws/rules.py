@@ -118,7 +118,7 @@ def normed(law: Law, weight: Tensor | None, bias: Tensor | None, *, centred: boo
     """Every token at root mean square 1, then weight and bias; centred: without its mean over channels before."""
     if centred:
         known = tuple((t, v - v.mean(-1, keepdim=True)) for t, v in law.known)
-        law = Law(law.random, known, covariance=law.gaussian())
+        law = Law(law.random, known, covariance=law.gaussian(), doubt=law.doubt)
     size = law.overlaps().diagonal(dim1=-2, dim2=-1)
     nothing = size < 1e-12 * size.amax(-1, keepdim=True)  # a norm leaves a token of zeros as it is
     law = law.weighed(torch.where(nothing, 0.0, (size + eps).clamp(min=1e-300).rsqrt()))
@@ -147,7 +147,7 @@ def attention(func: Any, args: tuple, kwargs: dict) -> Any:
     laws = [law_of(x) for x in (q, k, v)]
     wide = laws[2].channelwise(lambda vector: _for_heads(vector, heads, v.shape[-1]))
     scale = d_h**-0.5 if call.get("scale") is None else call["scale"]
-    out = attended(laws[0], laws[1], wide, _bias(call, n), scale=scale, d_h=d_h)
+    out = attended(laws[0], laws[1], wide, _bias(call, n), scale=scale, d_h=d_h, heads=heads)
     return LawTensor(torch.Size((*q.shape[:-1], v.shape[-1])), q.dtype, out)
 
 

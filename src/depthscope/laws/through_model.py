@@ -74,13 +74,14 @@ def _followed_through(
         streams = [v for v in (*given, *named.values()) if isinstance(v, LawTensor)]
         law = _tokens_law(x, axis, remember) if not isinstance(x, LawTensor) else law_of(x)
         law = law.settled() if len(streams) < 2 else law.brief()  # streams share their sources: strangers if settled
+        law = law.doubted()
         if not found:
             found.append(law)
         new = LawTensor(x.shape, x.dtype, law)
 
         def swap(value: Any) -> Any:
             if isinstance(value, LawTensor) and value is not x:
-                return LawTensor(value.shape, value.dtype, law_of(value).brief())
+                return LawTensor(value.shape, value.dtype, law_of(value).brief().doubted())
             return new if value is x or _is_copy(value, x) else value
 
         return tuple(map(swap, given)), {name: swap(value) for name, value in named.items()}
@@ -100,8 +101,8 @@ def _followed_through(
             stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
             stack.callback(module.register_forward_hook(leave).remove)
         try:
-            args, kwargs = fresh(args, kwargs)
-            model(*args, **kwargs)
+            given, named = fresh(args, kwargs)
+            model(*given, **named)
         except Exception as error:
             if running[0] or len(found) <= len(modules):  # inside a block, or before the last
                 raise _unread(error, model) from error
@@ -127,6 +128,7 @@ def _runs(model: nn.Module, modules: list[nn.Module], args: tuple, kwargs: dict[
         stack.enter_context(torch.no_grad())
         for module in modules:
             stack.callback(module.register_forward_hook(one_more).remove)
+        args, kwargs = fresh(args, kwargs)
         model(*args, **kwargs)
     return count[0]
 
@@ -193,11 +195,25 @@ def _norms_followed(model: nn.Module) -> Iterator[None]:
             vars(module).pop("forward", None)
 
 
+def _gain_and_offset(norm: Callable[..., Any], channels: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """What a norm multiplies and adds, (c,) each, as it does it to z and -z: some multiply by 1 + weight.
+
+    z has entries of 1, -1, ... with mean zero; the last three are 1, 1, -2 where their number is odd.
+    """
+    z = torch.ones(channels, dtype=dtype)
+    z[1::2] = -1
+    if channels % 2 and channels > 1:
+        z[-2:] = torch.tensor([1.0, -2.0], dtype=dtype)
+    z = z / z.square().mean().sqrt()
+    up, down = (norm(sign * 1e3 * z).double() for sign in (1, -1))  # large: beside it epsilon is nothing
+    return (up - down) / 2 / z.double(), (up + down) / 2
+
+
 def _norm_of(module: nn.Module, plain: Callable[..., Any]) -> Callable[..., Any]:
     def forward(x: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(x, LawTensor):
             return plain(x, *args, **kwargs)
-        weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
+        weight, bias = _gain_and_offset(plain, x.shape[-1], x.dtype)
         eps = next((getattr(module, name) for name in ("eps", "variance_epsilon") if hasattr(module, name)), None)
         eps = torch.finfo(x.dtype).eps if eps is None else float(eps)
         law = normed(law_of(x), weight, bias, centred=hasattr(module, "bias"), eps=eps)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from depthscope.checks import check_mask, check_tokens
 
+SAFE = 1e-75  # the fourth power of it, times many channels, is a number in float64
 Made = TypeVar("Made")
 CHUNK = 1 << 19  # elements at a time: they fit the cache, and memory stays flat
 
@@ -32,13 +33,14 @@ class Energies(NamedTuple):
 class Chunk:
     """A few samples x (b, n, d) in float32 or float64, padding set to zero; valid (b, n, 1) or None.
 
+    scale (b,) or None: x is the state divided by it, a power of two, where its squares would leave float64's range.
     Sums are taken in float64, and derived parts are kept. The first token is subtracted before any mean is taken: of
     equal tokens exactly nothing is left (differences of near numbers are exact in any precision), and with
     |x - first|^2 <= n |Pi_2 x|^2 the subtraction that follows costs few digits.
     """
 
-    def __init__(self, x: Tensor, valid: Tensor | None) -> None:
-        self.x, self.valid = x, valid
+    def __init__(self, x: Tensor, valid: Tensor | None, scale: Tensor | None = None) -> None:
+        self.x, self.valid, self.scale = x, valid, scale
         self._made: dict[Callable[[Chunk], Any], Any] = {}
 
     def once(self, make: "Callable[[Chunk], Made]") -> "Made":
@@ -46,6 +48,10 @@ class Chunk:
         if make not in self._made:
             self._made[make] = make(self)
         return self._made[make]
+
+    def full_size(self, size: Tensor) -> Tensor:
+        """A size (b,) of x as that of the state."""
+        return size if self.scale is None else size * self.scale
 
     @cached_property
     def n(self) -> Tensor:
@@ -91,8 +97,14 @@ class Chunk:
         seen = self._shifted @ R - self._shift @ R
         return seen if self.valid is None else torch.where(self.valid, seen, 0.0)
 
-    @cached_property
+    @property
     def energies(self) -> Energies:
+        """Of the state; infinite or zero where float64 ends."""
+        return Energies(*(self.full_size(self.full_size(energy)) for energy in self.scaled_energies))
+
+    @cached_property
+    def scaled_energies(self) -> Energies:
+        """Of x: the same shares, and always finite."""
         shifted = torch.linalg.vector_norm(self._shifted, dim=(-2, -1)).square()
         centred = shifted - self.n * self._shift.square().sum((-2, -1))
         return Energies(self.n * self.mean.square().sum((-2, -1)), centred.clamp_min(0.0))
@@ -114,6 +126,15 @@ def one_inf(x: Tensor) -> Tensor:
     return (x.sum(-2).amax(-1) * x.sum(-1).amax(-1)).sqrt()
 
 
+def power_of_two(x: Tensor) -> Tensor | None:
+    """2^k (b,) next to the largest entry of each sample x (b, n, d); None when squares of all of them are safe."""
+    if x.dtype != torch.float64:
+        return None
+    size = x.abs().amax((-2, -1))
+    safe = (size > SAFE) & (size < 1 / SAFE) | (size == 0) | ~size.isfinite()
+    return None if bool(safe.all()) else torch.where(safe, 1.0, torch.exp2(size.log2().floor()))
+
+
 Formula = Callable[[Chunk], Tensor]  # -> (b,)
 
 
@@ -127,11 +148,10 @@ def chunks(X: Tensor, mask: Tensor | None, *, where: str) -> Iterator[Chunk]:
     for i in range(0, len(flat), step):
         x = flat[i : i + step]
         x = x if x.dtype in (torch.float32, torch.float64) else x.float()
-        if keep is None:
-            yield Chunk(x, None)
-        else:
-            valid = keep[i : i + step]
-            yield Chunk(torch.where(valid, x, 0.0), valid)
+        valid = None if keep is None else keep[i : i + step]
+        x = x if valid is None else torch.where(valid, x, 0.0)
+        scale = power_of_two(x)
+        yield Chunk(x if scale is None else x / scale[:, None, None], valid, scale)
 
 
 def by_sample(formula: Formula, X: Tensor, mask: Tensor | None, *, where: str) -> Tensor:

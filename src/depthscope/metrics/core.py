@@ -22,7 +22,7 @@ _INVARIANT = ("token order", "scale", "padding")
 def _core(chunk: Chunk) -> Tensor:
     found, inner = chunk.once(sketch), _nearest(chunk)
     kept = Chunk(torch.where(inner[..., None], found.directions, 0.0), inner[..., None])
-    return (kept.energies.centred / kept.n).clamp_max(1.0)
+    return (kept.scaled_energies.centred / kept.n).clamp_max(1.0)
 
 
 def _nearest(chunk: Chunk) -> Tensor:
@@ -71,7 +71,7 @@ def _participation(chunk: Chunk) -> Tensor:
 
 def _size(chunk: Chunk) -> Tensor:
     few = chunk.once(rest)
-    return (few.energies.centred / few.n).sqrt()
+    return few.full_size((few.scaled_energies.centred / few.n).sqrt())
 
 
 def _in_points(chunk: Chunk) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from depthscope.checks import check_pair
-from depthscope.metrics.chunks import Energies, energies
+from depthscope.metrics.chunks import Energies, energies, power_of_two
 from depthscope.metrics.mixing import mu
 from depthscope.registry import metric
 
@@ -23,6 +23,9 @@ def _rate(X: Energies, Y: Energies) -> Tensor:
 
 def _both(X: Tensor, Y: Tensor, mask: Tensor | None, where: str) -> tuple[Energies, Energies]:
     check_pair(X, Y, where=where)
+    scale = power_of_two(X.detach().reshape(-1, *X.shape[-2:]))
+    if scale is not None:
+        X, Y = (Z / scale.reshape(*X.shape[:-2], 1, 1) for Z in (X, Y))
     return energies(X, mask, where=where), energies(Y, mask, where=where)
 
 

@@ -4,8 +4,6 @@ Block Krylov spaces: reading P costs more than multiplying by it, so a few vecto
 fixed random vectors, so that the same P gives the same number, and stop when every head's residual is small.
 """
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -14,69 +12,94 @@ from depthscope.metrics.pattern import Pattern
 WIDTH = 8  # vectors that share a pass over P
 PASSES = 16  # the most passes
 TINY = 1e-30
+MISSED = 0.14  # chi^2 with 8 degrees of freedom is below this once in a million
 
 
 def largest_singular_value(pattern: Pattern, tolerance: float) -> tuple[Tensor, Tensor]:
-    """|A|_2 and the residual |A^T A v - s^2 v| / s, each (size,); the error goes with the residual's square."""
+    """s = |A|_2 from below, |A v| / |v| for the best v found, and how much larger it may be, each (size,)."""
     most = _most(pattern.m)
     V, NV = (_space(pattern, pattern.m, most) for _ in range(2))  # basis, and A^T A basis, one vector a row
     AV = _space(pattern, pattern.n, most)
     V[:, :WIDTH] = _start(pattern, pattern.m).mT
-    value = residual = bad = torch.zeros(0)
+    value = bad = torch.zeros(0)
     for passes in range(1, most + 1):
         old, new = slice(0, passes * WIDTH), slice((passes - 1) * WIDTH, passes * WIDTH)
         image = pattern.centre(pattern.centre(pattern.times(V[:, new].mT)))  # twice: rounding noise has a mean too
         normal = pattern.transposed(image)  # because Pi_2 A = A
         AV[:, new], NV[:, new] = image.mT, normal.mT
         if passes in (4, 6, 9, 12) or passes == most:
-            gram, bad = finite((AV[:, old] @ AV[:, old].mT).double())
-            squares, Y = torch.linalg.eigh(gram)
-            value = squares[:, -1].clamp_min(0).sqrt()
+            T, bad = finite((AV[:, old] @ AV[:, old].mT).double())
+            squares, Y = torch.linalg.eigh(T)
             y = Y[:, None, :, -1].to(V.dtype)
-            gap = y @ NV[:, old] - squares[:, -1:, None].to(V.dtype) * (y @ V[:, old])
-            residual = gap.double().norm(dim=(-2, -1)) / value.clamp_min(TINY)
+            v, Av, Nv = ((y @ part[:, old]).double().squeeze(-2) for part in (V, AV, NV))
+            value = Av.norm(dim=-1) / v.norm(dim=-1).clamp_min(TINY)  # of v itself: V is orthonormal up to rounding
+            residual = (Nv - value.square()[:, None] * v).norm(dim=-1) / value.clamp_min(TINY)
             if passes == most or bool((bad | (residual <= tolerance * value + TINY)).all()):
                 break
         V[:, passes * WIDTH : (passes + 1) * WIDTH] = _next(normal, V[:, old])
-    return torch.where(bad, torch.nan, value), residual
+    noise = torch.finfo(V.dtype).eps * pattern.size_of_rows()
+    R = NV[:, old].double() - T @ V[:, old].double()
+    high = _not_missed(squares, Y, R, value.square() + noise.square(), pattern.count().double().squeeze(-1)).sqrt()
+    high = torch.minimum(high, pattern.received.amax(-1).sqrt())  # |Pi_2 P|_2^2 <= |P|_2^2 <= |P|_1 |P|_inf
+    error = (high - value).clamp_min(0.0) + 4 * noise
+    return torch.where(bad, torch.nan, value), torch.where(bad, torch.nan, error)
+
+
+def _not_missed(theta: Tensor, Y: Tensor, R: Tensor, found: Tensor, m: Tensor) -> Tensor:
+    """The largest eigenvalue of N = A^T A that the space may have missed, (size,).
+
+    N u = l u gives (l - T) V u = R u with T = V N V^T = Y theta Y^T and R = V N - T V. So u has on the first vectors,
+    which were random, only |E_1^T (l - T)^-1 R|. Where that is less than random vectors have, there is no such l.
+    """
+    steps = torch.logspace(-5, 8, 66, dtype=torch.float64, device=found.device)
+    candidates = found[:, None] * (1 + steps)  # (size, steps)
+    Z = Y.mT @ R
+    W = (Z @ Z.mT) * (Y[:, :WIDTH].mT @ Y[:, :WIDTH])
+    c = 1 / (candidates[..., None] - theta[:, None, :]).clamp_min(TINY)  # (size, steps, j)
+    share = (c @ W * c).sum(-1)  # |E_1^T (l - T)^-1 R|_F^2
+    possible = (share >= MISSED / m[:, None]) | (candidates <= theta[:, -1:])
+    last = (possible * torch.arange(1, len(steps) + 1, device=found.device)).amax(-1)  # the candidate after it is not
+    after = candidates.gather(-1, last.clamp_max(len(steps) - 1)[:, None]).squeeze(-1)
+    return torch.where(last < len(steps), after, torch.inf)
 
 
 def spectral_radius(pattern: Pattern, tolerance: float) -> tuple[Tensor, Tensor]:
-    """max |lambda(A)| and the residual |A v - lambda v|, each (size,); complex pairs by their modulus."""
+    """max |lambda(A)| as the space shows it, and how far it may be off, each (size,).
+
+    The space bounds it from above alone, because of |A^k|^(1/k) >= rho(A) and the random start; an eigenvalue that it
+    shows may be a pseudo-eigenvalue, so that the lower bound is 0.
+    """
     most = _most(pattern.n - 1)
     V, AV = (_space(pattern, pattern.n, most) for _ in range(2))
     V[:, :WIDTH] = _start(pattern, pattern.n).mT
-    value = residual = bad = torch.zeros(0)
+    value = residual = bad = H = torch.zeros(0)
     for passes in range(1, most + 1):
         old, new = slice(0, passes * WIDTH), slice((passes - 1) * WIDTH, passes * WIDTH)
         image = pattern.centre(pattern.times(V[:, new].mT))
         AV[:, new] = image.mT
         if passes in (5, 8, 10, 13) or passes == most:
             H, bad = finite((V[:, old] @ AV[:, old].mT).double())
-            value, _, theta, y = dominant(H)
+            value, theta, y = dominant(H)
             Y = torch.cat((y.real, y.imag), -1).mT.to(V.dtype)  # (size, 2, j)
             AVy, Vy = (torch.complex(*(Y @ part[:, old]).double().unbind(-2)) for part in (AV, V))
             residual = (AVy - theta[:, None] * Vy).norm(dim=-1)
             if passes == most or bool((bad | (residual <= tolerance * value + TINY)).all()):
                 break
         V[:, passes * WIDTH : (passes + 1) * WIDTH] = _next(image, V[:, old])
-    return torch.where(bad, torch.nan, value), residual
+    powers, high = H[..., :WIDTH], torch.ones_like(value)
+    chance = (pattern.count().double().squeeze(-1) / MISSED).sqrt()
+    for k in range(1, passes):  # A^k V_1 = V H^k E_1
+        high = torch.minimum(high, (1.01 * chance * torch.linalg.vector_norm(powers, dim=(-2, -1))) ** (1 / k))
+        powers = H @ powers
+    error = torch.maximum(value, high - value)
+    return torch.where(bad, torch.nan, value), torch.where(bad, torch.nan, error)
 
 
 SQUARINGS = 14
 
 
-class Dominant(NamedTuple):
-    """Spectral radius, its change by the last squaring, a dominant eigenvalue (b,) each, and its vector (b, k, 1)."""
-
-    radius: Tensor
-    change: Tensor
-    theta: Tensor
-    y: Tensor
-
-
-def dominant(H: Tensor) -> Dominant:
-    """The spectral radius of small dense H (b, k, k) and an eigenvector that belongs to it.
+def dominant(H: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The spectral radius of small dense H (b, k, k), a dominant eigenvalue (b,) each, and its vector (b, k, 1).
 
     rho(H) = lim |H^K|^(1/K) with K = 2^14 by repeated squaring, many times faster than LAPACK's eigenvalues; the
     columns of H^K span the dominant eigenvector, or the plane of a complex pair, on which a 2 x 2 problem gives it.
@@ -95,7 +118,7 @@ def dominant(H: Tensor) -> Dominant:
     theta = eigenvalues.gather(-1, top).squeeze(-1)
     radius = (2 * log_norm - before).exp()  # |H^2K| / |H^K| = rho^K: what the norm adds to the power cancels
     radius = torch.where((theta.abs() - radius).abs() <= 1e-3 * radius, theta.abs(), radius)  # several of one modulus
-    return Dominant(radius.clamp_max(1.0), (log_norm.exp() - before.exp()).abs(), theta, plane.to(z.dtype) @ z)
+    return radius.clamp_max(1.0), theta, plane.to(z.dtype) @ z
 
 
 def finite(A: Tensor) -> tuple[Tensor, Tensor]:
@@ -126,8 +149,9 @@ def _start(pattern: Pattern, length: int) -> Tensor:
 def _next(W: Tensor, Q: Tensor) -> Tensor:
     """The directions of W (size, length, WIDTH) beside the rows of Q, as orthonormal rows; zero where it has none."""
     before = W.norm(dim=-2).amax(-1)
-    for _ in range(2):  # once leaves rounding noise along the old vectors
-        W = W - Q.mT @ (Q @ W)
-    new, R = torch.linalg.qr(W)
+    new, R = torch.linalg.qr(W - Q.mT @ (Q @ W))
     fresh = R.diagonal(dim1=-2, dim2=-1).abs() > 1e-5 * before[:, None]
+    # again, of unit vectors: in a direction that is nearly old the rounding noise has grown as large as they are
+    new, R = torch.linalg.qr(new - Q.mT @ (Q @ new))
+    fresh &= R.diagonal(dim1=-2, dim2=-1).abs() > 0.5
     return torch.where(fresh[:, None, :], new, 0.0).mT

@@ -33,7 +33,7 @@ def rest(chunk: Chunk) -> Chunk:
     if not found.any():
         return chunk
     keep = ~found[..., None] if chunk.valid is None else chunk.valid & ~found[..., None]
-    return Chunk(torch.where(keep, chunk.x, 0.0), keep)
+    return Chunk(torch.where(keep, chunk.x, 0.0), keep, chunk.scale)
 
 
 def _share(chunk: Chunk) -> Tensor:
@@ -41,12 +41,12 @@ def _share(chunk: Chunk) -> Tensor:
 
 
 def _similarity(chunk: Chunk) -> Tensor:
-    energies = chunk.once(rest).energies
+    energies = chunk.once(rest).scaled_energies
     return energies.common / energies.total
 
 
 def _diversity(chunk: Chunk) -> Tensor:
-    energies = chunk.once(rest).energies
+    energies = chunk.once(rest).scaled_energies
     return energies.centred / energies.total
 
 

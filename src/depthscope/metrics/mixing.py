@@ -7,7 +7,7 @@ from torch import Tensor
 
 from depthscope.checks import check_mask, check_tokens
 from depthscope.errors import ShapeError
-from depthscope.metrics.chunks import Chunk
+from depthscope.metrics.chunks import Chunk, power_of_two
 from depthscope.metrics.pattern import Pattern, pattern_of
 from depthscope.registry import metric
 
@@ -23,7 +23,9 @@ def _tokens_of(pattern: Pattern, X: Tensor) -> tuple[Chunk, int]:
     heads = pattern.size // (high - low)
     x = X[low:high].detach().double()
     valid = None if pattern.mask is None else pattern.mask[::heads, :, None]
-    chunk = Chunk(x if valid is None else torch.where(valid, x, 0.0), valid)
+    x = x if valid is None else torch.where(valid, x, 0.0)
+    scale = power_of_two(x)
+    chunk = Chunk(x if scale is None else x / scale[:, None, None], valid, scale)
     pattern.mixed = (X, chunk, heads)
     return chunk, heads
 
@@ -50,6 +52,8 @@ def mu_of(pattern: Pattern, X: Tensor, sketch: Tensor | None = None) -> tuple[Te
     sums = chunk.n[:, None, None] * chunk.mean  # 1^T X
     mu_1 = (sums + _moved(pattern, chunk, heads)).norm(dim=-1) / sums.norm(dim=-1)  # P 1 = 1
     tokens = chunk.Pi_2_x if sketch is None else chunk.Pi_2_x @ sketch
+    size = tokens.abs().amax((-2, -1), keepdim=True)
+    tokens = torch.where(size > 0, tokens / size, tokens)  # P may be narrower than X
     spread = tokens.to(pattern.like.dtype).repeat_interleave(heads, 0)  # (size, n, r)
     mixed = torch.linalg.vector_norm(pattern.centre(pattern.times(spread)), dim=(-2, -1), dtype=torch.float64)
     mu_2 = mixed.reshape(-1, heads) / tokens.norm(dim=(-2, -1))[:, None]

@@ -137,6 +137,10 @@ class Pattern:
         ones = torch.ones(self.size, self.n, 1).to(self.like)
         return self.transposed(ones).squeeze(-1).double()
 
+    def size_of_rows(self) -> Tensor:
+        """|P|_F, (size,), float64."""
+        return sum(torch.linalg.vector_norm(P, dim=(-2, -1)).double().square() for _, P in self.blocks()).sqrt()  # type: ignore[union-attr]
+
     @property
     def like(self) -> Tensor:
         """A tensor with the dtype and device of P."""

@@ -9,11 +9,11 @@ _INVARIANT = ("token order", "scale", "rotation", "padding")
 
 
 def _similarity(chunk: Chunk) -> Tensor:
-    return chunk.energies.common / chunk.energies.total
+    return chunk.scaled_energies.common / chunk.scaled_energies.total
 
 
 def _diversity(chunk: Chunk) -> Tensor:
-    return chunk.energies.centred / chunk.energies.total
+    return chunk.scaled_energies.centred / chunk.scaled_energies.total
 
 
 def _cosine(chunk: Chunk) -> Tensor:

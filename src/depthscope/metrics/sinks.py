@@ -6,6 +6,8 @@ from torch import Tensor
 from depthscope.metrics.pattern import Pattern, pattern_of
 from depthscope.registry import metric
 
+NOTHING = 1e-9  # a weight below this is none
+
 
 def sink_of(pattern: Pattern) -> tuple[Tensor, Tensor]:
     """sink_mass and sink_chance for each head of a part, (size,) each, from what every token receives, 1^T P."""
@@ -19,10 +21,15 @@ def sink_of(pattern: Pattern) -> tuple[Tensor, Tensor]:
     key = query if square else torch.zeros_like(query)
     received = pattern.received.gather(-1, key[:, None]).squeeze(-1)
     mass = (received - _corner(pattern, query, key)).clamp_min(0.0) / (count - 1)
-    if square and pattern.is_triangular():
+    if square and (pattern.is_triangular() or _nothing_after(pattern)):
         harmonic = (1 / torch.arange(1, pattern.n + 1, dtype=torch.float64, device=pattern.device)).cumsum(0)
         return mass, (harmonic[count.long() - 1] - 1) / (count - 1)
     return mass, 1 / (count if square else torch.full_like(count, pattern.m))
+
+
+def _nothing_after(pattern: Pattern) -> bool:
+    """Whether a mask of finite numbers closes the future: weights there are no more than rounding."""
+    return all(float(P.triu(cut.start + 1).max()) < NOTHING for cut, P in pattern.blocks())
 
 
 def _sees_the_past(pattern: Pattern) -> bool:

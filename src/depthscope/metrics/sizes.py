@@ -9,7 +9,7 @@ from depthscope.registry import metric
 
 
 def _composite(chunk: Chunk) -> Tensor:
-    return chunk.composite
+    return chunk.full_size(chunk.composite)
 
 
 def _relative(chunk: Chunk) -> Tensor:
@@ -17,11 +17,11 @@ def _relative(chunk: Chunk) -> Tensor:
 
 
 def _mean_norm(chunk: Chunk) -> Tensor:
-    return chunk.norms.sum(-1) / chunk.n
+    return chunk.full_size(chunk.norms.sum(-1) / chunk.n)
 
 
 def _frequencies(chunk: Chunk) -> Tensor:
-    return (chunk.energies.centred / chunk.energies.common).sqrt()
+    return (chunk.scaled_energies.centred / chunk.scaled_energies.common).sqrt()
 
 
 @metric(

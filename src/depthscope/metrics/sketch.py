@@ -36,14 +36,14 @@ def ordinary(chunk: Chunk) -> Chunk:
     few = chunk.once(rest)
     n, d = few.n, few.x.shape[-1]
     squares = few.mean.square().squeeze(-2)  # (b, d)
-    usual = squares.median(-1).values + few.energies.centred / (n * d)
+    usual = squares.median(-1).values + few.scaled_energies.centred / (n * d)
     large = squares > OFFSET * usual[:, None]
     large &= (CHANNELS * large.sum(-1) <= max(d, CHANNELS))[:, None] & (d > 1)
     if not large.any():
         return few
     varies = few.Pi_2_x.square().sum(-2) / n[:, None]
     shared = large & (varies < SHARED * squares)
-    return Chunk(torch.where(shared[:, None], 0.0, few.x), few.valid) if shared.any() else few
+    return Chunk(torch.where(shared[:, None], 0.0, few.x), few.valid, few.scale) if shared.any() else few
 
 
 def sketch(chunk: Chunk) -> Sketch:

@@ -1,39 +1,52 @@
 """How strongly an attention matrix mixes tokens: its largest action beside the constant vector."""
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from depthscope.errors import ShapeError
-from depthscope.metrics.krylov import dominant, finite, largest_singular_value, spectral_radius
+from depthscope.metrics.bracket import Bracket, spectral_bracket
+from depthscope.metrics.eigenvectors import radius_by_eigenvectors
+from depthscope.metrics.krylov import finite, largest_singular_value, spectral_radius
 from depthscope.metrics.pattern import Pattern, pattern_of
+from depthscope.metrics.reduced import reduced
 from depthscope.registry import metric
 
-DENSE = 32  # at or below this many tokens LAPACK is faster than any iteration, and exact
+DENSE = 32  # at or below this many tokens LAPACK finds singular values faster than any iteration, and exactly
+EXACT = 16  # the same of eigenvectors
 DELTA_TOLERANCE = 0.02  # of the residual, relative to the value; the error of a singular value goes with its square
 LAMBDA_TOLERANCE = 0.01
-SQUARED = 128  # at or below this many, squaring the whole of Pi_2 P finds the spectral radius
+SQUARED = 128  # at or below this many, a scan squares the whole of Pi_2 P to bound its spectral radius
+SQUARED_ALONE = 512  # so does lambda_2 by itself
+SQUARINGS = 10
+TOLERANCE = 1e-3
+EPS = torch.finfo(torch.float64).eps
+HALF = 1e-5  # rows that sum to 1 no better are of half precision
+DOUBTFUL = 0.1  # a head whose bound is wider, relative to the value, is looked at alone
 
-Estimate = tuple[Tensor, Tensor]
+Estimate = tuple[Tensor, Tensor]  # the value, and how far it may be off
 
 
 def _dense(pattern: Pattern) -> Tensor:
-    """Pi_2 P in float64."""
-    P = torch.cat([P.to(torch.float64, copy=True) for _, P in pattern.blocks()], dim=-2)
-    return pattern.centre(P)
+    """P in float64."""
+    return torch.cat([P.to(torch.float64, copy=True) for _, P in pattern.blocks()], dim=-2)
 
 
 def delta_of(pattern: Pattern) -> Estimate:
-    """delta and its residual for one part of a pattern, (size,) each."""
-    if min(pattern.n, pattern.m) <= DENSE:
-        value = _finite(torch.linalg.svdvals, _dense(pattern)).amax(-1)
-        return value, torch.zeros_like(value)
-    return largest_singular_value(pattern, DELTA_TOLERANCE)
+    """delta and how far it may be off for one part of a pattern, (size,) each."""
+    if min(pattern.n, pattern.m) > DENSE:
+        return largest_singular_value(pattern, DELTA_TOLERANCE)
+    A, bad = finite(pattern.centre(_dense(pattern)))
+    A = A if pattern.n >= pattern.m else A.mT
+    value = torch.linalg.eigvalsh(A.mT @ A)[..., -1].clamp_min(0).sqrt()  # faster than singular values, and as exact
+    error = min(A.shape[-2:]) * torch.finfo(A.dtype).eps * pattern.size_of_rows()
+    return torch.where(bad, math.nan, value), torch.where(bad, math.nan, error)
 
 
-def lambda_2_of(pattern: Pattern) -> Estimate:
-    """|lambda_2| and its residual for one part of a pattern, (size,) each."""
+def lambda_2_of(pattern: Pattern, squared: int = SQUARED) -> Estimate:
+    """|lambda_2| and how far it may be off for one part of a pattern, (size,) each."""
     if pattern.is_triangular():
         # The eigenvalues of a triangular P are its diagonal; the first token sees itself alone, which is the 1.
         diagonal = pattern.diagonal().double()
@@ -43,22 +56,35 @@ def lambda_2_of(pattern: Pattern) -> Estimate:
             first = pattern.mask.int().argmax(-1, keepdim=True)
             value = diagonal.scatter(-1, first, 0.0).amax(-1)
         return value, torch.zeros_like(value)
-    if pattern.n <= DENSE:
-        A = _dense(pattern)
-        value = _finite(torch.linalg.eigvals, pattern.centre(A.mT).mT).abs().amax(-1)
-        return value, torch.zeros_like(value)
-    if pattern.n <= SQUARED:
-        A, bad = finite(_dense(pattern))
-        found = dominant(A)
-        return torch.where(bad, math.nan, found.radius), found.change
-    return spectral_radius(pattern, LAMBDA_TOLERANCE)
+    if pattern.n > squared:
+        return spectral_radius(pattern, LAMBDA_TOLERANCE)
+    return _dense_lambda_2(pattern)
 
 
-def _finite(f, A: Tensor) -> Tensor:
-    """f(A), NaN for matrices that are not finite: LAPACK would refuse the whole batch."""
-    bad = ~A.isfinite().all(-1).all(-1)
-    out = f(torch.where(bad[:, None, None], 0.0, A))
-    return torch.where(bad[:, None], math.nan, out)
+def _dense_lambda_2(pattern: Pattern) -> Estimate:
+    """lambda_2_of by the whole of Pi_2 P; heads that are far from normal once more, each by itself."""
+    P, bad = finite(_dense(pattern))
+    sums = P.sum(-1, keepdim=True)
+    off = torch.where(sums > 0, sums - 1, 0.0).abs().amax((-2, -1))  # rows of float32 do not quite sum to 1
+    P_Pi_2 = pattern.centre(P.mT).mT
+    A = pattern.centre(P_Pi_2)  # Pi_2 P Pi_2 has the eigenvalues of Pi_2 P
+    rounding = 4 * EPS * pattern.size_of_rows()
+    if pattern.n <= EXACT:
+        # in half precision they are off by percents: that is P as it was given
+        off_by = torch.where(off < HALF, 2 * off, 0.0) * torch.linalg.vector_norm(P_Pi_2, dim=(-2, -1))
+        value, error = radius_by_eigenvectors(A, rounding + off_by)
+    else:
+        found = spectral_bracket(A, rounding, squarings=SQUARINGS, tolerance=TOLERANCE)
+        value, error = found.value, found.error + 2 * off
+    for i in (~(error <= DOUBTFUL * value)).nonzero().flatten().tolist():
+        keep = slice(None) if pattern.mask is None else pattern.mask[i]
+        whole = P[i][keep][:, keep]
+        part = reduced(whole / whole.sum(-1, keepdim=True), EPS + float(off[i]))
+        again = spectral_bracket(part.A, part.error, squarings=2 * SQUARINGS, tolerance=TOLERANCE)
+        again = Bracket(*(column.clamp_min(part.known) for column in again))
+        if again.error + 2 * off[i] < error[i]:
+            value[i], error[i] = again.value, again.error + 2 * off[i]
+    return torch.where(bad, math.nan, value.clamp_max(1.0)), torch.where(bad, math.nan, error)
 
 
 def _over_parts(of, pattern: Pattern, batch: tuple[int, ...], return_residual: bool):
@@ -92,7 +118,8 @@ def delta(
 
     P (..., h, n, n) -> (..., h), >= 0: 0 for uniform attention, above 1 possible (a causal P). From q and k
     (..., h, n, d_h) no n x n matrix is built: P = softmax(scale q k^T + bias), scale 1/sqrt(d_h) when None.
-    return_residual=True also gives |A^T A v - delta^2 v| / delta, A = Pi_2 P. Yu & Zhang 2023, eq. (12).
+    return_residual=True also gives how far it may be off: with more than 32 tokens the value is a lower bound, and the
+    error fails once in a million heads (random vectors must not miss a direction). Yu & Zhang 2023, eq. (12).
     """
     pattern, batch = pattern_of(P, q=q, k=k, scale=scale, bias=bias, causal=causal, mask=mask, where="delta")
     return _over_parts(delta_of, pattern, batch, return_residual)
@@ -118,7 +145,8 @@ def lambda_2(
 
     P (..., h, n, n) -> (..., h), in [0, 1]: 0 for uniform attention, 1 for P = I; complex eigenvalues by their
     modulus; for a causal P the largest diagonal entry after the first token's. Arguments as for delta;
-    return_residual=True also gives |A v - lambda v|. Yu & Zhang 2023, eq. (17).
+    return_residual=True also gives how far it may be off, rounding included: at most 512 tokens, from powers of Pi_2 P;
+    beyond them only an upper bound is known, and the error is as large as the value. Yu & Zhang 2023, eq. (17).
     """
     pattern, batch = pattern_of(P, q=q, k=k, scale=scale, bias=bias, causal=causal, mask=mask, where="lambda_2")
     if pattern.n != pattern.m:
@@ -126,4 +154,4 @@ def lambda_2(
             f"lambda_2: P must be square, as in self-attention; got {pattern.n} queries and {pattern.m} keys. "
             "Only delta and attention_entropy are defined for cross-attention."
         )
-    return _over_parts(lambda_2_of, pattern, batch, return_residual)
+    return _over_parts(partial(lambda_2_of, squared=SQUARED_ALONE), pattern, batch, return_residual)

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from depthscope.errors import CausalLeakError, UnknownNameError, UsageError, said_by
+from depthscope.errors import UnknownNameError, UsageError, said_by
 from depthscope.interventions.handle import Handle
 from depthscope.interventions.memory import Memory, most_remembered, name_in, tokens_in, without_segments
 from depthscope.interventions.passes import Pass
@@ -13,14 +13,16 @@ from depthscope.interventions.sites import Site
 from depthscope.registry import unknown
 from depthscope.remedies.attention_remedy import AttentionRemedy
 from depthscope.remedies.described import rebuilt
+from depthscope.remedies.forms import Forms
 from depthscope.remedies.placement import placed
 from depthscope.remedies.remedy import Remedy
 from depthscope.remedies.sites import site_of
 from depthscope.remedies.value_remedy import ValueRemedy
 from depthscope.remedies.weight_remedy import WeightRemedy
+from depthscope.traces.attention import Hidden
 from depthscope.traces.entry import Entry, enter
 from depthscope.traces.inputs import named_arguments, padding_in
-from depthscope.traces.survey import Span, Survey
+from depthscope.traces.survey import Span
 from depthscope.traces.watcher import unwatched
 
 TOKEN_SITES = ("block_in", "attn_in", "sa_out", "sa_sum", "ffn_in", "ffn_sum", "block_out")
@@ -39,6 +41,7 @@ class Fix(Handle):
         self.at, self.causal, self.group = at, causal, group
         self.copies = placed(entry.model, remedy, at, blocks)
         self.memory = Memory(name_in(entry.model, type(remedy).__name__, at), len(blocks), group is not None)
+        self.forms = Forms(self)
         self._padded = False  # whether the last pass had padding
         super().__init__(entry, blocks)
 
@@ -61,12 +64,20 @@ class Fix(Handle):
 
     @property
     def leaks(self) -> bool:
-        """Whether tokens are shown their future, because the user insisted."""
+        """Whether tokens are shown their future, because the user insisted: as measured, where a pass has told."""
+        if self.forms.now is not None and self.group is None and self.forms.now.stream.kind != "unknown":
+            return self.forms.now.leaks
         return self.causal == "leak" and not getattr(self.remedy, "causal_safe", False)
 
     @property
+    def hidden(self) -> Hidden:
+        """What no query sees in the pass that runs: the future, where the stream was seen to be causal; padding."""
+        stream = self.forms.stream
+        return Hidden(stream is not None and stream.kind == "causal", self._pass.mask if self._pass else None)
+
+    @property
     def may_run_again(self) -> bool:
-        return not self._padded and self.at in ("block_in", "block_out")
+        return not self._padded and self.at in ("block_in", "block_out") and len(self.forms.used) < 2
 
     def undo(self) -> None:
         """Take the remedy out, and what it has learned with it."""
@@ -89,24 +100,12 @@ class Fix(Handle):
     # before the first pass
 
     def prepare(self, args: tuple, kwargs: dict) -> None:
-        super().prepare(*without_segments(args, kwargs))
-
-    def accept(self, found: Survey) -> None:
-        """Take the causal form of the remedy for a causal model; None: nobody knows whether it is one."""
-        causal = {"yes": True, "no": False}.get(self.causal, found.causal)
-        if self.causal == "leak" or getattr(self.remedy, "causal_safe", False) or causal is False:
+        """Survey the model once, and settle the form of the remedy for each way in which the model is called."""
+        if self.forms.trying:
             return
-        if causal is None:
-            raise CausalLeakError(
-                f"{self.remedy} uses all tokens, and no self-attention of {type(self.model).__name__} over two tokens "
-                'or more was seen that would tell whether it is causal. Pass causal="no" or causal="yes".'
-            )
-        if not hasattr(self.remedy, "causal_form"):
-            raise CausalLeakError(
-                f"{type(self.model).__name__} is causal, and {type(self.remedy).__name__} does not say whether it "
-                'shows tokens their future. Give it causal_safe = True if it does not, or pass causal="leak".'
-            )
-        self.copies.become(lambda remedy: remedy.causal_form())
+        args, kwargs = without_segments(args, kwargs)
+        super().prepare(args, kwargs)
+        self.forms.settle(args, kwargs, self.axis)
 
     def site(self, spans: list[Span]) -> Site:
         return site_of(self.at)(self, spans)
@@ -169,8 +168,10 @@ def fix_(
     at: block_in, attn_in, sa_out (before the residual is added), sa_sum (after), ffn_in, ffn_sum or block_out; attn for
     remedies of attention, weights for those of all weights, values for those of W_V and W_O; its own when None.
     blocks: a pattern such as "encoder.layers.*" where the finder should not choose.
-    causal: "auto" looks at the model's attention before the first forward pass and takes the remedy's causal-safe form
-    for a causal model; "yes" and "no" say it; "leak" insists on the remedy as it is, and every result is labelled.
+    causal: "auto" tries the model when it is called in a new way (other arguments, masks, training or not): do later
+    tokens move earlier ones? Where some do not, the remedy takes its causal form. "yes" and "no" say the form. What
+    leaks with the remedy in place, and does not without, is an error; "leak" insists on the remedy as it is, and every
+    result is labelled.
     group: the torch.distributed group whose processes hold the parts of each sequence, in the order of their ranks.
 
     Returns a handle: handle.undo(), or use it as a context; handle.describe() is data that fix_ takes in place of a

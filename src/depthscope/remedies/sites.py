@@ -6,7 +6,8 @@ from typing import Any
 import torch
 
 from depthscope.errors import UsageError
-from depthscope.interventions.sites import AtEnds, Inside, Site, refuse_checkpointing
+from depthscope.interventions.checkpoints import CheckpointGuard, refuse_checkpointing, refuse_inner_checkpoint
+from depthscope.interventions.sites import AtEnds, Inside, Site
 from depthscope.remedies.value_remedy import ValueWeights, exactly, value_weights_in
 from depthscope.remedies.weight_remedy import matrices
 from depthscope.traces.attention import SdpaCall, attention_in, within_reach
@@ -65,40 +66,62 @@ class InAttention(Site):
                 return op.run()
             if call.get("enable_gqa") and q.shape[-3] != k.shape[-3]:
                 k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) for x in (k, v))
-            return self._own().from_qkv(q, k, v, SdpaCall(call))
+            return self._own().from_qkv(q, k, v, SdpaCall(call, self.meets.hidden))
         result = op.run()
         if attention_in(op, result) is None:
             return result
-        return self._own().from_pattern(result, within_reach(op.named()["input"]))
+        visible = self.meets.hidden.leaves(within_reach(op.named()["input"]), result)
+        return self._own().from_pattern(result, visible)
 
     def _own(self) -> Any:
         block, self.block = str(self.block), None
+        refuse_inner_checkpoint(self.meets, [block])
         self.meets.fires(block)
         return self.meets.copies[block]
 
 
-class InWeights(Site):
-    """weights: for the time of a pass the model computes with other matrices."""
+class ForThePass(Site):
+    """A site where the model computes with other matrices for the time of a pass."""
+
+    def __init__(self, meets: Any, spans: list[Span]) -> None:
+        super().__init__(meets, spans)
+        self.guard: Watcher | None = None
+
+    def begin(self) -> None:
+        refuse_checkpointing(self.meets)
+        refuse_sharding(self.meets)
+        if torch.is_grad_enabled():
+            blocks = [span.block for span in dict.fromkeys(self.spans)]
+            self.guard = Watcher(CheckpointGuard(self.meets, blocks)).__enter__()
+
+    def end(self) -> None:
+        if self.guard is not None:
+            guard, self.guard = self.guard, None
+            guard.__exit__(None, None, None)
+
+
+class InWeights(ForThePass):
+    """weights: all matrices of the blocks."""
 
     def __init__(self, meets: Any, spans: list[Span]) -> None:
         super().__init__(meets, spans)
         self.matrices = matrices(meets.model, [span.block for span in dict.fromkeys(spans)])
 
     def begin(self) -> None:
-        refuse_checkpointing(self.meets)
-        refuse_sharding(self.meets)
+        super().begin()
         for matrix in self.matrices:
             matrix.put(self.meets.copies[matrix.path].weight(matrix.parameter))
         for span in self.spans:
             self.meets.fires(span.block)
 
     def end(self) -> None:
+        super().end()
         for matrix in self.matrices:
             matrix.put_back()
 
 
-class InValues(Site):
-    """values: for the time of a pass the model computes with another W_V and W_O."""
+class InValues(ForThePass):
+    """values: W_V and W_O of the blocks."""
 
     def __init__(self, meets: Any, spans: list[Span]) -> None:
         super().__init__(meets, spans)
@@ -119,8 +142,7 @@ class InValues(Site):
             raise
 
     def begin(self) -> None:
-        refuse_checkpointing(self.meets)
-        refuse_sharding(self.meets)
+        super().begin()
         with exactly(self.meets.model):
             for block, held in self.held.items():
                 held.put(*self.meets.copies[block].values(*held.own(), held.heads))
@@ -128,6 +150,7 @@ class InValues(Site):
             self.meets.fires(span.block)
 
     def end(self) -> None:
+        super().end()
         for held in self.held.values():
             held.put_back()
 

@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+from torch import Tensor
+
 from depthscope.forecasts.record import Forecast
 from depthscope.reports.chart import sampled
 from depthscope.reports.phase import draw_depths, draw_phases
@@ -23,6 +25,7 @@ def sheets(forecast: Forecast) -> list[Sheet]:
         Bars(curve, style),
         Curves({"t_sim": curve}, "expected token similarity over depth"),
         Line(in_words(forecast), "bold"),
+        *(Line(f"warning: {words}", "bold red") for words in forecast.warnings),
         *([Line(gradients_in_words(forecast))] if forecast.gradient_growth is not None else []),
         Grid(names, [_cells(forecast, i) for i in sampled(forecast.depth + 1, 13)], fold=None),
         *(Line(f"assumed: {words}", "dim") for words in forecast.assumed),
@@ -49,13 +52,31 @@ def in_words(forecast: Forecast) -> str:
     """When the tokens are lost, and the least tau that would keep them."""
     lost, gain = forecast.collapse_depth(0.99), forecast.gain
     left = f"{float(forecast.t_div[-1]):.2g} of the signal still differs between tokens at block {forecast.depth}"
+    if forecast.band is not None:
+        left += "; t_sim {:.2f} ({:.2f} to {:.2f} in nine cases of ten)".format(
+            float(forecast.t_sim[-1]), *forecast.band[:, -1].tolist()
+        )
     if math.isinf(lost):
         pace = f"; in the end a block multiplies the odds of similarity by {gain:.3f}"
         return f"No collapse within {forecast.depth} blocks: {left}{pace}."
     return (
-        f"Tokens are lost (t_sim above 0.99) after {lost:.1f} blocks: a block multiplies the odds of similarity by "
-        f"{gain:.3f}. De-escalation with tau above {forecast.critical_tau:.2f} at block_out would stop it."
+        f"Tokens are lost (t_sim above 0.99) after {lost:.1f} blocks{_between(forecast)}: a block multiplies the odds "
+        f"of similarity by {gain:.3f}. De-escalation with tau above {forecast.critical_tau:.2f} at block_out would "
+        "stop it."
     )
+
+
+def _between(forecast: Forecast) -> str:
+    """By which block they are lost at the edges of the band."""
+    if forecast.band is None:
+        return ""
+    early, late = (_crossing(forecast.band[edge]) for edge in (1, 0))
+    return f" ({early} to {late} in nine cases of ten)"
+
+
+def _crossing(curve: Tensor) -> str:
+    above = (curve >= 0.99).nonzero()
+    return str(int(above[0])) if len(above) else f"more than {len(curve) - 1}"
 
 
 def gradients_in_words(forecast: Forecast) -> str:

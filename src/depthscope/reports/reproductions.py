@@ -1,5 +1,6 @@
 """Reproductions of a paper's claims: what was wanted, what was found, over how many trials."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,19 +15,27 @@ def table(results: Sequence[Any]) -> Grid:
     """The claims of all results, those of one under its name."""
     cells: list[Any] = []
     for result in results:
-        cells.append([(f"{result.name} ({result.seconds:.0f} s)", "bold"), "", "", "", ""])
+        cells.append([(f"{result.name} ({result.seconds:.0f} s)", "bold"), "", "", "", "", ""])
         for claim in result.claims:
-            colour = "green" if claim.holds else "red" if claim.expected else "yellow"
-            said = [f"  {claim.says}", claim.wanted, f"{claim.value:.4g}", (claim.status, colour), str(claim.trials)]
-            cells.append(said)
-    return Grid(["claim", "wanted", "got", "", "trials"], cells, left=2, fold={"claim": 24})
+            null = "" if math.isnan(claim.null) else f"{claim.null:.2g}"
+            status = (claim.status, colour(claim))
+            cells.append([f"  {claim.says}", claim.wanted, null, f"{claim.value:.4g}", status, str(claim.trials)])
+    return Grid(["claim", "wanted", "null", "got", "", "trials"], cells, left=2, fold={"claim": 24})
+
+
+def colour(claim: Any) -> str:
+    if claim.reported:
+        return "dim"
+    return "green" if claim.holds else "red" if claim.expected else "yellow"
 
 
 def summary(results: Sequence[Any]) -> str:
-    """How many claims hold, and of those that are known to differ how many do."""
+    """How many claims hold, of those that are known to differ how many do, and how many numbers are only reported."""
     claims = [claim for result in results for claim in result.claims]
-    expected, known = [c for c in claims if c.expected], [c for c in claims if not c.expected]
-    said = f"{sum(c.holds for c in expected)} of {len(expected)} claims hold"
+    counted, known = [c for c in claims if c.counted], [c for c in claims if not c.expected]
+    said = f"{sum(c.holds for c in counted)} of {len(counted)} claims hold"
     if known:
         said += f"; of {len(known)} that are known to differ, {sum(not c.holds for c in known)} do"
+    if more := sum(c.reported for c in claims):
+        said += f"; reported and not counted: {more}"
     return f"{said}. {sum(result.seconds for result in results):.0f} s."

@@ -14,7 +14,12 @@ from depthscope.scans.record import JUDGED, Scan
 from depthscope.traces.installed import fixes_in
 from depthscope.traces.steps import placement_of
 
-UNCONVERGED = 0.1  # a relative residual above this is said aloud
+UNCERTAIN = 0.1  # a relative error above this is said aloud
+WHY = {
+    "delta": "the few vectors that were tried may have missed its direction",
+    "lambda_2": "eigenvalues of attention that is far from symmetric move with every rounding, and powers that would "
+    "bound them cost too much beyond 128 tokens",
+}
 LEAKING = 1e-3  # so is attention to padding above this share
 
 
@@ -25,7 +30,9 @@ def assemble(model: nn.Module, readings: list[Reading], entry_notes: list[str]) 
     if len(depths) > 1:
         raise UsageError(f"every batch must run through the same blocks; got depths {depths}. Scan them one by one.")
     states, spread = _states(readings)
-    heads, head_counts, causal, residuals = _heads(readings)
+    heads, head_counts, residuals = _heads(readings)
+    ways = {reading.causal for reading in readings}
+    causal = ways.pop() if len(ways) == 1 else None
     source = first.blocks[0].source
     placement = placement_of(first.anatomies)
     notes = [*_vanished_notes(readings), *entry_notes]
@@ -102,12 +109,12 @@ def _steps(readings: list[Reading]) -> dict[str, dict[str, Tensor]]:
     return steps
 
 
-def _heads(readings: list[Reading]) -> tuple[dict[str, Tensor], list[int], bool | None, dict[str, float]]:
+def _heads(readings: list[Reading]) -> tuple[dict[str, Tensor], list[int], dict[str, float]]:
     rows = [r.attentions() for r in readings]
     found = [a for row in rows for a in row if a is not None]
     counts = [0 if a is None else len(next(iter(a.values.values()))[0]) for a in rows[0]]
     if not found:
-        return {}, counts, None, {}
+        return {}, counts, {}
     most = max(len(next(iter(a.values.values()))[0]) for a in found)
     heads = {}
     for name in found[0].values:
@@ -117,12 +124,11 @@ def _heads(readings: list[Reading]) -> tuple[dict[str, Tensor], list[int], bool 
             mean = torch.cat(values).mean(0) if values else torch.full((most,), math.nan, dtype=torch.float64)
             per_block.append(torch.nn.functional.pad(mean, (0, most - len(mean)), value=math.nan))
         heads[name] = torch.stack(per_block)
-    verdicts = {a.causal for a in found}
     residuals: dict[str, float] = {}
     for a in found:
         for name, value in a.residuals.items():
             residuals[name] = max(residuals.get(name, 0.0), value)
-    return heads, counts, verdicts.pop() if len(verdicts) == 1 else None, residuals
+    return heads, counts, residuals
 
 
 def _vanished(readings: list[Reading]) -> dict[str, float]:
@@ -150,10 +156,13 @@ def _vanished_notes(readings: list[Reading]) -> list[str]:
 def _attention_notes(readings: list[Reading], residuals: dict[str, float]) -> list[str]:
     found = [a for r in readings for a in r.attentions() if a is not None]
     notes = [
-        f"{name} is known to {value:.0%} only in some head: the iteration stopped before it converged"
+        f"{name} is not known better than {value:.0%} in some head: {WHY[name]}"
         for name, value in residuals.items()
-        if value > UNCONVERGED
+        if value > UNCERTAIN
     ]
+    lost = [name for name in residuals if any(math.isnan(v) for a in found for row in a.values[name] for v in row)]
+    if lost:
+        notes.append(f"{' and '.join(lost)} could not be computed in some head, whose attention is not finite")
     leak = max((a.leak for a in found), default=0.0)
     if leak > LEAKING:
         notes.append(f"attention gives up to {leak:.0%} of its weight to padding: the model was not given the mask")

@@ -59,12 +59,12 @@ class MetricAt:
         if max(map(len, spans)) < 2:
             return nothing
         if chunk.valid is None:
-            inside = Chunk(chunk.x[:, spans[0].start : spans[0].stop], None)
+            inside = Chunk(chunk.x[:, spans[0].start : spans[0].stop], None, chunk.scale)
             return self.metric.facts.formula(inside)
         ends = torch.tensor([[s.start, s.stop] for s in spans], device=chunk.x.device)[:, :, None, None]
         position = chunk.valid.int().cumsum(-2) - 1
         keep = chunk.valid & (ends[:, 0] <= position) & (position < ends[:, 1])
-        inside = Chunk(torch.where(keep, chunk.x, 0.0), keep)
+        inside = Chunk(torch.where(keep, chunk.x, 0.0), keep, chunk.scale)
         return torch.where(inside.n >= 2, self.metric.facts.formula(inside), nothing)
 
 

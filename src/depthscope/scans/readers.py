@@ -12,11 +12,12 @@ from depthscope.metrics.chunks import CHUNK, Energies, chunks
 from depthscope.metrics.pattern import Scratch, pattern_of
 from depthscope.registry import MetricFacts
 from depthscope.scans.exceptions import Seen, massive_in
-from depthscope.traces.attention import AttentionSeen
+from depthscope.traces.attention import AttentionSeen, first_sees_last
 
 # Budgets for each state or attention; the sequences beyond them are left out, and the scan notes it.
 INSIDE = CHUNK  # elements of a state that costly metrics, and the steps inside a block, may read
 ITERATED = 1 << 22  # elements of P that the iterated statistics may read
+SMALL = 1e-3  # delta and lambda_2 below this are nothing: their error counts against it
 SKETCH = 64  # channels that stand for all of a wide X when mu_2 is measured
 
 
@@ -102,11 +103,11 @@ def float64(values: Any) -> Tensor:
 
 @dataclass(eq=False)
 class AttentionNumbers:
-    """Per sample and head (B, h): the attention metrics; the largest residual of each that was iterated."""
+    """Per sample and head (B, h): the attention metrics; the largest relative error of each that has one."""
 
     values: dict[str, list[list[float]]]
     residuals: dict[str, float]
-    causal: bool | None
+    causal: bool | None  # None: not told by this alone
     leak: float
     iterated: int  # sequences that the iterated statistics were measured on
     sequences: int
@@ -141,19 +142,20 @@ class AttentionReader:
         )
         columns: dict[str, list[Tensor]] = {}
         residuals: dict[str, float] = {}
-        causal, leak = True, 0.0
+        triangular, leak = True, 0.0
         few = min(batch[0], max(1, ITERATED // (batch[1] * pattern.n * pattern.m)))
         for part in pattern.pieces():
             for function in self.metrics:
                 if part.first < few * batch[1] or not function.facts.estimated:
                     self._read(function.facts, part, X, columns, residuals)
-            causal = causal and part.is_triangular()
+            triangular = triangular and part.is_triangular()
             leak = max(leak, part.leak)
         values = {name: torch.cat(parts).reshape(-1, batch[1]).tolist() for name, parts in columns.items()}
         needs_tokens = any("X" in f.facts.takes for f in self.metrics)
         measured = len(values[name]) if (name := next(iter(residuals), None)) else batch[0]
         sketched = X is not None and "mu_2" in values and self._sketch(X) is not None
         lost = needs_tokens and X is None
+        causal = triangular or (False if first_sees_last(seen, self.mask if fits else None) else None)
         return AttentionNumbers(values, residuals, causal, leak, measured, batch[0], sketched, lost)
 
     def _read(self, facts: MetricFacts, part: Any, X: Tensor | None, columns: dict, residuals: dict) -> None:
@@ -170,7 +172,7 @@ class AttentionReader:
             found = facts.formula(part, X)
         if facts.estimated:
             found, residual = found
-            relative = residual / found.clamp_min(1e-12)
+            relative = residual / found.clamp_min(SMALL)
             residuals[facts.name] = max(residuals.get(facts.name, 0.0), float(relative.nan_to_num(0.0).max()))
         parts = found if isinstance(found, tuple) else (found,)
         for name, value in zip(facts.parts, parts, strict=True):

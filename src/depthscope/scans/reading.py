@@ -35,6 +35,7 @@ class Reading:
         self.step_metrics = step_metrics
         self.notes = list(found.notes)
         self.without_dropout: list[StateNumbers] | None = None  # the states of a second run, where dropout was on
+        self.causal: bool | None = None  # where attention was looked at
         self.vanished = vanished(log, found.blocks[-1])
         if mask is not None and not self.blocks[0].source.numbers.masked:
             shape = tuple(self.blocks[0].source.shape)

@@ -59,7 +59,7 @@ class Scan(Record):
     head_counts: list[int]  # heads of each block, 0 where no attention was seen
     final_norm: dict[str, float]
     gradients: dict[str, Tensor]
-    residuals: dict[str, float]  # largest relative residual of the iterated head statistics
+    residuals: dict[str, float]  # largest relative error of the head statistics that have one
     without_dropout: Tensor | None  # t_div of the states with dropout silenced, when it was on
     remedies: list[str]  # put in by fix_
     broken: tuple[int, str] | None  # block and step of the first NaN or infinity

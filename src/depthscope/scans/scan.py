@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from depthscope.errors import BlocksNotFoundError, UsageError, said_by
 from depthscope.registry import TABLES, lookup
 from depthscope.scans.assemble import assemble
+from depthscope.scans.direction import causal_in
 from depthscope.scans.positions import check_positions, metric_called
 from depthscope.scans.readers import AttentionReader, StateReader
 from depthscope.scans.reading import Reading
@@ -108,6 +109,7 @@ class Settings:
                 reading = self._run(model, batch, Frames(batch_first=True))
         if reading.log.dropout:
             self._add_without_dropout(model, batch, reading)
+        reading.causal = causal_in(model, batch, reading)
         return reading
 
     def _axis_in(self, model: nn.Module, batch: Batch) -> int | None:
@@ -115,7 +117,10 @@ class Settings:
         log = self._quiet(model, batch, Frames(), states=[])
         if log.frames.assumed or not log.frames:
             return None
-        axes = {call.source.axis for call in log.calls if call.source is not None and len(call.source.shape) == 3}
+        sources = [call.source for call in log.calls if call.source is not None and len(call.source.shape) == 3]
+        if any(log.frames.is_ambiguous(source.shape) for source in sources):  # not these tokens were cut
+            return None
+        axes = {source.axis for source in sources}
         return axes.pop() if len(axes) == 1 else None
 
     def _add_without_dropout(self, model: nn.Module, batch: Batch, reading: Reading) -> None:

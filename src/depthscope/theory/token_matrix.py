@@ -13,7 +13,7 @@ from torch import Tensor
 from depthscope.theory import covariance, two_numbers
 from depthscope.theory.covariance import uniform_attention
 from depthscope.theory.kernels import deviations
-from depthscope.theory.participation import participation_by_table
+from depthscope.theory.participation import participation_by_table, together
 
 POINTS = 4096  # of the table of a kernel; its error is below 1e-7
 
@@ -48,14 +48,14 @@ def spread(S: Tensor, C: Tensor, m: Tensor) -> Tensor:
 def fluctuations(variance: Tensor, D: Tensor, S_q: Tensor, m: Tensor) -> Tensor:
     """The covariance of what P adds by being uneven, (..., n, n), for queries whose scores have a variance (..., n).
 
-    (Y_2 - 1/m) D for one query, D the spread of the values; (e^{v c} - 1) / (e^v - 1) of it for two of cosine c. A
-    query that sees fewer keys shares with one that sees more only those, and the other looks at each of them less.
+    (Y_2 - 1/m) D for one query, D the spread of the values; as much of it as together() says for two. A query that
+    sees fewer keys shares with one that sees more only those, and the other looks at each of them less.
     """
-    gain = ((participation_by_table(m.expand_as(variance), variance) - 1 / m) * D).clamp(min=0)
+    Y = participation_by_table(m.expand_as(variance), variance)
+    gain = ((Y - 1 / m) * D).clamp(min=0)
     _, cosine = deviations(S_q)
-    variance = variance.clamp(min=1e-9)
-    v = torch.minimum(variance.unsqueeze(-1), variance.unsqueeze(-2))
-    alike = ((v * (cosine - 1)).exp() - (-v).exp()) / -torch.expm1(-v)  # in this form nothing overflows
+    sharpness = m * Y
+    alike = together(torch.minimum(sharpness.unsqueeze(-1), sharpness.unsqueeze(-2)), cosine)
     few, many = m.unsqueeze(-1), m.unsqueeze(-2)
     one, other = gain.unsqueeze(-1), gain.unsqueeze(-2)
     least = torch.where(few == many, (one * other).sqrt(), torch.where(few < many, one, other))

@@ -2,8 +2,8 @@
 
 It is the form of token_matrix.py in which all tokens are alike (no mask, no positions): there the n x n overlaps are
 p + D on the diagonal and p elsewhere, and stay so; the maps are the same by name. Random weights with mean zero make
-the sums below exact for wide blocks; how far two queries fluctuate together is approximate, good for scores of a
-variance up to 1. After Noci et al. 2022 (2206.03126) and Giorlandino & Goldt 2025 (2505.24333).
+the sums below exact for wide blocks; how far two queries fluctuate together is approximate, within 0.08. After Noci et
+al. 2022 (2206.03126) and Giorlandino & Goldt 2025 (2505.24333).
 """
 
 import math
@@ -55,7 +55,7 @@ def tokens_alike(t_sim: float, n: int, q: float = 1.0) -> Overlaps:
 def attended(x: Overlaps, *, n: int, s_A: float, score_variance: float = 0.0) -> Overlaps:
     """Attention without a mask, heads and output matrix included.
 
-    p' = s_A (m + c Y),  D' = s_A (1 - c) Y,    m = p + D / n,  Y = (Y_2 - 1/n) D,  c = (e^{v rho} - 1) / (e^v - 1)
+    p' = s_A (m + c Y),  D' = s_A (1 - c) Y,    m = p + D / n,  Y = (Y_2 - 1/n) D,  c = together(n Y_2, rho)
 
     s_A = d Var(W_V) d Var(W_O). v = score_variance q D is the variance of a query's scores over the keys, where
     score_variance = d Var(W_q) d Var(W_k); Y_2 is the participation ratio at v. Uniform attention, v = 0, has D' = 0.
@@ -64,8 +64,10 @@ def attended(x: Overlaps, *, n: int, s_A: float, score_variance: float = 0.0) ->
     v = score_variance * x.q * x.D
     if v < 1e-9:
         return Overlaps(s_A * m, 0.0)
-    Y = (_participation(n, v) - 1 / n) * x.D
-    c = (math.exp(v * (x.rho - 1)) - math.exp(-v)) / -math.expm1(-v)  # in this form nothing overflows
+    Y_2 = _participation(n, v)
+    Y = (Y_2 - 1 / n) * x.D
+    w = max(math.log(n * Y_2), 1e-9)
+    c = (math.exp(w * (x.rho - 1)) - math.exp(-w)) / -math.expm1(-w)  # together(), on floats
     return Overlaps(s_A * (m + c * Y), s_A * (1 - c) * Y)
 
 
@@ -166,7 +168,8 @@ def _participation(n: int, variance: float) -> float:
     logs = _participations(n)
     x = min(math.sqrt(variance) * ROOTS, len(logs) - 1.0)
     i = min(int(x), len(logs) - 2)
-    return math.exp(logs[i] + (x - i) * (logs[i + 1] - logs[i]))
+    Y = math.exp(logs[i] + (x - i) * (logs[i + 1] - logs[i]))
+    return 1 - (1 - Y) * math.sqrt(LARGEST / max(LARGEST, variance))  # sharper(), on floats
 
 
 @lru_cache

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from depthscope.traces.operations import Operation
 
-CLOSED = 1e4  # a key whose score is lowered by more than this, against the best of its row, is not seen
+CLOSED = 80.0  # below the best score of its row by so much, a key has a weight that float32 takes for zero
+SEEN = 1e-5  # a weight above this is attention
+NOTHING = 1e-6  # the share of a key that is padding, in uniform attention, that counts as none
 
 
 @dataclass(frozen=True)
@@ -87,8 +89,8 @@ def _of_softmax(P: Tensor, dim: int | None) -> AttentionSeen | None:
 class SdpaCall:
     """The parts of a call of scaled_dot_product_attention that are the model's own: its P, its mask, its dropout."""
 
-    def __init__(self, call: dict[str, Any]) -> None:
-        self.call = call
+    def __init__(self, call: dict[str, Any], hidden: "Hidden | None" = None) -> None:
+        self.call, self.hidden = call, hidden
 
     def probabilities(self, q: Tensor, k: Tensor, scale: float | None = None) -> Tensor:
         """P (..., n, n) before dropout, zero for a query that sees nothing; scale None is the model's own."""
@@ -105,8 +107,10 @@ class SdpaCall:
         """(..., n, n), True where a query may see a key: by the mask, because P may be zero for other reasons."""
         bias = self._bias(P)
         if bias is None:
-            return torch.ones(P.shape[-2:], dtype=torch.bool, device=P.device)
-        return bias if bias.dtype == torch.bool else within_reach(bias)
+            visible = torch.ones(P.shape[-2:], dtype=torch.bool, device=P.device)
+        else:
+            visible = bias if bias.dtype == torch.bool else within_reach(bias)
+        return visible if self.hidden is None else self.hidden.leaves(visible, P)
 
     def dropout(self, P: Tensor) -> Tensor:
         return torch.dropout(P, self.call.get("dropout_p") or 0.0, train=True)
@@ -122,33 +126,44 @@ def within_reach(scores: Tensor) -> Tensor:
     return scores > scores.amax(-1, keepdim=True) - CLOSED
 
 
-def is_causal(seen: AttentionSeen, mask: Tensor | None = None) -> bool | None:
-    """Whether no token looks at those after it; None when there are no two tokens to tell.
+@dataclass(frozen=True)
+class Hidden:
+    """What queries may not see, whatever numbers a mask closes it with: the future of a causal stream, and padding."""
 
-    mask (B, n): queries that are padding are left out.
+    future: bool = False
+    tokens: Tensor | None = None  # (B, n), True where a token counts
+
+    def leaves(self, visible: Tensor, P: Tensor) -> Tensor:
+        """What is left of visible (..., n, n). Padding is closed where P gives it nothing: some models look at it."""
+        if self.future and P.shape[-1] == P.shape[-2]:
+            visible = visible & torch.ones(P.shape[-2:], dtype=torch.bool, device=P.device).tril()
+        tokens = self.tokens
+        if tokens is not None and P.ndim == 4 and tuple(tokens.shape) == (P.shape[0], P.shape[-1]):
+            padding = ~tokens.to(P.device)[:, None, None, :]
+            visible = visible & ~(padding & (P * P.shape[-1] < NOTHING))
+        return visible
+
+
+def first_sees_last(seen: AttentionSeen, mask: Tensor | None) -> bool:
+    """Whether attention whose weights go to the values as they are gives the first token a part of the last.
+
+    Then every token sees later ones, whatever lies between. seen: axes (B, h, n, .). mask (B, n): tokens that count;
+    the longest sequence is looked at. False where only P is known: it may be masked after the softmax.
     """
-    if seen.causal:
-        return True
-    n = seen.queries
-    later = torch.ones(n, n, dtype=torch.bool).triu(1)
-    open_ = _open(seen)  # (..., n, n), True where a query sees a key
-    if open_ is None:
-        return False if mask is None or int(mask.sum(-1).max()) > 1 else None
-    ahead = open_.cpu() & later
-    if mask is not None and open_.ndim == 4 and open_.shape[0] in (1, mask.shape[0]):
-        both = (mask.unsqueeze(-1) & mask.unsqueeze(-2)).unsqueeze(1).cpu()  # (B, 1, n, n)
-        if not bool((both & later).any()):
-            return None
-        ahead = ahead & both
-    return not bool(ahead.any())
-
-
-def _open(seen: AttentionSeen) -> Tensor | None:
-    if seen.P is not None:
-        return seen.P > 0
-    if seen.bias is None:
-        return None
-    return seen.bias if seen.bias.dtype == torch.bool else seen.bias > seen.bias.amax(-1, keepdim=True) - CLOSED
+    if seen.q is None or seen.k is None or seen.queries != seen.keys or seen.causal:
+        return False
+    row = 0 if mask is None else int(mask.sum(-1).argmax())
+    places = torch.arange(seen.queries) if mask is None else mask[row].nonzero().flatten().cpu()
+    if len(places) < 2:
+        return False
+    first, last = int(places[0]), int(places[-1])
+    q, k = seen.q[row, :, first].double(), seen.k[row].double()  # (h, d_h), (h, n, d_h)
+    k = k.repeat_interleave(len(q) // len(k), 0) if len(q) % len(k) == 0 else k
+    scores = (k @ q.unsqueeze(-1)).squeeze(-1) * (q.shape[-1] ** -0.5 if seen.scale is None else seen.scale)
+    if seen.bias is not None:
+        bias = seen.bias.expand(*seen.q.shape[:2], seen.queries, seen.keys)[row, :, first]
+        scores = scores.masked_fill(~bias, -torch.inf) if bias.dtype == torch.bool else scores + bias
+    return bool((scores.softmax(-1)[:, last] > SEEN).any())
 
 
 def drops(op: Operation) -> bool:

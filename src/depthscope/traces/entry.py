@@ -11,6 +11,7 @@ from depthscope.errors import DepthscopeError, ForwardError, HookError, UsageErr
 from depthscope.traces.blocks import blocks_by_name
 from depthscope.traces.inputs import Batch, batches
 from depthscope.traces.installed import prepare_fixes
+from depthscope.traces.padding import check_sense
 from depthscope.traces.survey import Survey, is_cache, survey
 from depthscope.traces.untouched import untouched
 
@@ -34,7 +35,13 @@ class Entry:
 
     def batches(self) -> Iterator[Batch]:
         """The batches of the inputs, each with its padding mask."""
-        return batches(self.model, self.inputs, self.mask)
+        for batch in batches(self.model, self.inputs, self.mask, self._patterns()):
+            if self.mask is not None:
+                check_sense(self.model, batch)
+            yield batch
+
+    def _patterns(self) -> list[str]:
+        return [self.blocks] if isinstance(self.blocks, str) else list(self.blocks or ())
 
     def first(self) -> Batch:
         """The first batch, for verbs that run the model several times on the same inputs."""
@@ -54,9 +61,9 @@ class Entry:
         return blocks_by_name(self.model, self.blocks)
 
     def survey(self, batch: Batch) -> Survey:
-        """What a quiet pass shows: the blocks as they run, the token axis, causality."""
+        """What a quiet pass shows: the blocks as they run, the token axis."""
         prepare_fixes(self.model, batch.args, batch.kwargs)
-        found = self.run(lambda: survey(self.model, self.names(), batch.args, batch.kwargs, batch.mask))
+        found = self.run(lambda: survey(self.model, self.names(), batch.args, batch.kwargs))
         if found.missing:
             raise HookError(
                 f"every block must run on tokens (B, n, d); {', '.join(found.missing[:3])} did not. "

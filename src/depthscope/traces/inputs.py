@@ -1,13 +1,16 @@
 """What a user may hand to a model, made uniform: batches of arguments and their padding masks."""
 
+import copy
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
 from depthscope.errors import MaskError, UsageError
+
+TORCH_NAMES = {"src_key_padding_mask", "tgt_key_padding_mask", "key_padding_mask"}
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class Batch:
         return model(*args, **kwargs)
 
 
-def batches(model: nn.Module, inputs: Any, mask: Any = None) -> Iterator[Batch]:
+def batches(model: nn.Module, inputs: Any, mask: Any = None, blocks: Iterable[str] = ()) -> Iterator[Batch]:
     """One Batch for a tensor, a tuple (positional), a mapping (keywords); one for each item of another iterable."""
     if isinstance(inputs, Tensor | tuple | Mapping):
         if mask is not None and not isinstance(mask, Tensor):
@@ -32,7 +35,7 @@ def batches(model: nn.Module, inputs: Any, mask: Any = None) -> Iterator[Batch]:
                 f"for one batch mask must be a tensor (B, n); got {type(mask).__name__}. "
                 "Give 1 for a token and 0 for padding."
             )
-        yield _batch(model, inputs, mask)
+        yield _batch(model, inputs, mask, blocks)
         return
     if not isinstance(inputs, Iterable) or isinstance(inputs, str | bytes):
         raise UsageError(
@@ -57,7 +60,7 @@ def batches(model: nn.Module, inputs: Any, mask: Any = None) -> Iterator[Batch]:
             own = next(masks, None)
             if own is None:
                 raise MaskError(f"there must be one mask for each batch; the masks ended at batch {count}. Give more.")
-        yield _batch(model, tuple(item) if isinstance(item, list) else item, own)
+        yield _batch(model, tuple(item) if isinstance(item, list) else item, own, blocks)
         count += 1
     if masks is not None and next(masks, None) is not None:
         raise MaskError(f"there must be one mask for each batch; got more than {count}. Give as many as batches.")
@@ -65,19 +68,39 @@ def batches(model: nn.Module, inputs: Any, mask: Any = None) -> Iterator[Batch]:
         raise UsageError("inputs must hold at least one batch; got an empty iterable. Is the generator used up?")
 
 
-def _batch(model: nn.Module, item: Tensor | tuple | Mapping, mask: Tensor | None) -> Batch:
+def _batch(model: nn.Module, item: Tensor | tuple | Mapping, mask: Tensor | None, blocks: Iterable[str]) -> Batch:
     kwargs = dict(item) if isinstance(item, Mapping) else {}
     args: tuple = (item,) if isinstance(item, Tensor) else () if isinstance(item, Mapping) else tuple(item)
-    return Batch(args, kwargs, mask if mask is not None else padding_in(model, args, kwargs))
+    return Batch(args, kwargs, mask if mask is not None else padding_in(model, args, kwargs, blocks))
 
 
 def fresh(args: tuple, kwargs: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
-    """Arguments of a forward pass with copies of the tensors among them."""
+    """Arguments of a forward pass with copies of the tensors among them, also of those inside lists and records."""
+    copies: dict[int, Any] = {}  # a tensor that is given twice stays one
+    return tuple(_copied(value, copies) for value in args), {k: _copied(v, copies) for k, v in kwargs.items()}
 
-    def copied(value: Any) -> Any:
-        return value.clone() if isinstance(value, Tensor) else value
 
-    return tuple(map(copied, args)), {name: copied(value) for name, value in kwargs.items()}
+def _copied(value: Any, copies: dict[int, Any]) -> Any:
+    new: Any
+    if id(value) in copies:
+        return copies[id(value)]
+    if isinstance(value, Tensor):
+        copies[id(value)] = new = value.clone()
+        return new
+    if isinstance(value, tuple):
+        parts = [_copied(part, copies) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if isinstance(value, list | MutableMapping):
+        copies[id(value)] = new = copy.copy(value)
+        for key, part in value.items() if isinstance(value, MutableMapping) else enumerate(value):
+            new[key] = _copied(part, copies)
+        return new
+    if is_dataclass(value) and not isinstance(value, type):
+        copies[id(value)] = new = copy.copy(value)
+        for name, part in vars(value).items():
+            object.__setattr__(new, name, _copied(part, copies))  # frozen ones too
+        return new
+    return value
 
 
 def named_arguments(model: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], Iterable[str]]:
@@ -93,23 +116,33 @@ def named_arguments(model: nn.Module, args: tuple, kwargs: Mapping[str, Any]) ->
 def padding_in(model: nn.Module, args: tuple, kwargs: Mapping[str, Any], blocks: Iterable[str] = ()) -> Tensor | None:
     """The padding mask (B, n) among the arguments of a model, by name, as True for tokens; None when there is none.
 
-    attention_mask (Hugging Face) and mask (x-transformers) mark tokens, src_key_padding_mask and key_padding_mask
-    (torch) mark padding. Where torch's names exist, `mask` is a mask of scores and not of padding. For blocks of a
-    decoder beside an encoder it is decoder_attention_mask.
+    attention_mask (Hugging Face) and mask (x-transformers) mark tokens; src_key_padding_mask, key_padding_mask, and
+    tgt_key_padding_mask for a decoder (torch) mark padding. Where torch's names exist, `mask` is a mask of scores and
+    not of padding. For blocks of a decoder beside an encoder it is decoder_attention_mask or tgt_key_padding_mask.
     """
     named, known = named_arguments(model, args, kwargs)
-    if "decoder_attention_mask" in known and any("decoder" in path for path in blocks):
+    in_decoder = any("decoder" in path for path in blocks)
+    if "decoder_attention_mask" in known and in_decoder:
         return _tokens_of(named.get("decoder_attention_mask"))
-    for name in ("src_key_padding_mask", "key_padding_mask"):
-        value = named.get(name)
-        if isinstance(value, Tensor) and value.ndim == 2:
-            return value == 0  # True, or minus infinity, is padding
+    alone = "src_key_padding_mask" not in known  # a decoder by itself
+    for name in ("tgt_key_padding_mask",) if alone or in_decoder else ("src_key_padding_mask",):
+        found = _not_padding(named.get(name))
+        if found is not None or (in_decoder and name in known):
+            return found
+    found = _not_padding(named.get("key_padding_mask"))
+    if found is not None:
+        return found
     found = _tokens_of(named.get("attention_mask"))
-    if found is None and not {"src_key_padding_mask", "key_padding_mask"} & set(known):
+    if found is None and not TORCH_NAMES & set(known):
         found = _tokens_of(named.get("mask"))
         if found is not None and found.shape[0] == found.shape[1] > 1 and not bool(found.triu(1).any()):
             return None  # a causal mask of scores
     return found
+
+
+def _not_padding(mask: Any) -> Tensor | None:
+    """torch's masks of padding (B, n), or (n,) of one sequence: True, or minus infinity, is padding."""
+    return mask == 0 if isinstance(mask, Tensor) and mask.ndim == 2 else None
 
 
 def _tokens_of(mask: Any) -> Tensor | None:

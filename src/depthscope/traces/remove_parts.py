@@ -58,13 +58,19 @@ class Cutting:
 
 
 class PartsRemover(StreamListener):
-    """Blocks run without `parts`. on_end is told of every block that ends: its path, and what hindered the removal."""
+    """Blocks run without `parts`.
+
+    on_end is told of every block that ends: its path, and what hindered the removal. on_removal is told of the block
+    before a part of it is left out.
+    """
 
     norms_first = True
     hears_everything = True
 
-    def __init__(self, parts: Collection[str], on_end: Callable[[str, str], None]) -> None:
-        self.parts, self.on_end = frozenset(parts), on_end
+    def __init__(
+        self, parts: Collection[str], on_end: Callable[[str, str], None], on_removal: Callable[[str], None]
+    ) -> None:
+        self.parts, self.on_end, self.on_removal = frozenset(parts), on_end, on_removal
         self.cut = Cutting()
 
     def begins(self, now: Passage, tokens: Tensor) -> Tensor:
@@ -116,7 +122,10 @@ class PartsRemover(StreamListener):
             kept = self._kept(now, join)
             cut.linears = 0
             cut.branches.append(join.branch)
-        return join.run() if kept is None else join.alone(kept)
+        if kept is None:
+            return join.run()
+        self.on_removal(now.block)
+        return join.alone(kept)
 
     def _kept(self, now: Passage, join: Join) -> int | None:
         """Which operand of the sum goes on alone, 0 or 1; None: their sum does."""
@@ -147,6 +156,7 @@ class PartsRemover(StreamListener):
     def norm(self, now: Passage, norm: Norm) -> Tensor:
         if not self._removes(now, norm.source):
             return norm.run()
+        self.on_removal(now.block)
         self.cut.handed.append((norm.source, _as_it_is(norm.source)))
         is_function = isinstance(norm.by, Operation)  # which is not even run, so that nobody else sees it
         return norm.source if is_function else norm.source.to(norm.run().dtype)

@@ -1,4 +1,4 @@
-"""One quiet forward pass before a change: which blocks run, whether the model is causal, which axis holds tokens."""
+"""One quiet forward pass before a change: which blocks run, and which axis holds tokens."""
 
 import copy
 from collections import OrderedDict
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.errors import ForwardError, UsageError
-from depthscope.traces.attention import AttentionSeen, attention_in, is_causal
+from depthscope.traces.attention import AttentionSeen, attention_in
 from depthscope.traces.inputs import fresh
 from depthscope.traces.operations import Operation
 from depthscope.traces.token_axis import Frames, axis_of_shorter, first_size
@@ -37,22 +37,16 @@ class Span:
 
 @dataclass(frozen=True)
 class Survey:
-    """spans: the blocks that ran. missing: those that did not. causal: None when nothing tells. axis: of the tokens."""
+    """spans: the blocks that ran. missing: those that did not. axis: of the tokens."""
 
     spans: list[Span]
     missing: list[str]
-    causal: bool | None
     axis: int
 
 
-def survey(
-    model: nn.Module, blocks: list[str], args: tuple, kwargs: dict[str, Any], mask: Tensor | None = None
-) -> Survey:
-    """Run the model once without gradients and leave no trace of it; twice where shapes do not tell the token axis.
-
-    mask (B, n): True where a token counts; what padding looks at says nothing about the model.
-    """
-    seen = _pass(model, blocks, args, kwargs, mask)
+def survey(model: nn.Module, blocks: list[str], args: tuple, kwargs: dict[str, Any]) -> Survey:
+    """Run the model once without gradients and leave no trace of it; twice where shapes do not tell the token axis."""
+    seen = _pass(model, blocks, args, kwargs)
     axis = seen.token_axis()
     if (axis == 0 or seen.is_square()) and (first_size(args, kwargs) or 0) > 1:
         short = axis_of_shorter(args, kwargs, lambda *cut: _axis_in(model, blocks, *cut))
@@ -62,21 +56,23 @@ def survey(
                 "on one row less. Give a batch of another size."
             )
         axis = axis if short is None else short
-    verdicts = seen.verdicts.values()
-    return Survey(seen.spans(), seen.missing(), any(verdicts) if verdicts else None, 1 if axis is None else axis)
+    return Survey(seen.spans(), seen.missing(), 1 if axis is None else axis)
 
 
-def _axis_in(model: nn.Module, blocks: list[str], args: tuple, kwargs: dict[str, Any]) -> int:
+def _axis_in(model: nn.Module, blocks: list[str], args: tuple, kwargs: dict[str, Any]) -> int | None:
     """The token axis in a pass that the model may refuse; 1 where no attention over whole sequences is seen."""
     try:
-        axis = _pass(model, blocks, args, kwargs, None).token_axis()
+        seen = _pass(model, blocks, args, kwargs)
     except Exception as error:
         raise ForwardError(str(error)) from error
+    if seen.is_square():  # not these tokens were cut
+        return None
+    axis = seen.token_axis()
     return 1 if axis is None else axis
 
 
-def _pass(model: nn.Module, blocks: list[str], args: tuple, kwargs: dict[str, Any], mask: Tensor | None) -> "_Surveyor":
-    seen = _Surveyor(model, blocks, mask)
+def _pass(model: nn.Module, blocks: list[str], args: tuple, kwargs: dict[str, Any]) -> "_Surveyor":
+    seen = _Surveyor(model, blocks)
     # a key-value cache would be filled by this pass
     kwargs = {k: copy.deepcopy(v) if is_cache(v) else v for k, v in kwargs.items()}
     with untouched(model), evaluated(model), hooks_away(model), torch.no_grad(), Watcher(seen):
@@ -94,12 +90,12 @@ def _is_called(model: nn.Module, path: str) -> bool:
     return not isinstance(model.get_submodule(path), nn.ModuleList)
 
 
-def _called(model: nn.Module, path: str) -> list[str]:
+def called_parts(model: nn.Module, path: str) -> list[str]:
     """The block itself; or, when it is a list that nobody calls, the modules in it that are."""
     if _is_called(model, path):
         return [path]
     children = model.get_submodule(path).named_children()
-    return [part for name, _ in children for part in _called(model, f"{path}.{name}")]
+    return [part for name, _ in children for part in called_parts(model, f"{path}.{name}")]
 
 
 @contextmanager
@@ -116,36 +112,37 @@ def evaluated(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def hooks_away(model: nn.Module) -> Iterator[None]:
-    """Take hooks off the modules for a while, but those of torch.distributed: this pass is nobody else's business."""
-    kept = [(module, {name: getattr(module, name) for name in HOOKS}) for module in model.modules()]
+def hooks_away(model: nn.Module, keep: Callable[[Any], bool] | None = None) -> Iterator[None]:
+    """Take hooks off the modules for a while, but those of torch.distributed: this pass is nobody else's business.
+
+    keep: says of a hook whether it stays too.
+    """
+    # through vars, as the wrapper of torch.compile sets attributes of the module inside instead of its own
+    kept = [(vars(module), {name: getattr(module, name) for name in HOOKS}) for module in model.modules()]
     try:
-        for module, hooks in kept:
-            for name, own in hooks.items():
-                needed = [(k, hook) for k, hook in own.items() if _module_of(hook).startswith("torch.distributed")]
-                setattr(module, name, OrderedDict(needed))
+        for own, hooks in kept:
+            own |= {name: OrderedDict(pair for pair in hooks[name].items() if _stays(pair[1], keep)) for name in HOOKS}
         yield
     finally:
-        for module, hooks in kept:
-            for name, own in hooks.items():
-                setattr(module, name, own)
+        for own, hooks in kept:
+            own |= hooks
 
 
-def _module_of(hook: Any) -> str:
-    return getattr(hook, "__module__", None) or ""
+def _stays(hook: Any, keep: Callable[[Any], bool] | None) -> bool:
+    home = getattr(hook, "__module__", None) or ""
+    return home.startswith("torch.distributed") or (keep is not None and keep(hook))
 
 
 class _Surveyor:
-    """A listener that notes where blocks start and end, and whether the first self-attention of each is causal."""
+    """A listener that notes where blocks start and end, and the tokens that the first self-attention of each sees."""
 
     everything = False
 
-    def __init__(self, model: nn.Module, blocks: list[str], mask: Tensor | None) -> None:
-        self.model, self.blocks, self.mask = model, blocks, mask
+    def __init__(self, model: nn.Module, blocks: list[str]) -> None:
+        self.model, self.blocks = model, blocks
         self.halves = {i for i, path in enumerate(blocks) if not _is_called(model, path)}  # entries of lists
         self.frames = Frames()
         self.tokens: Tensor | None = None
-        self.verdicts: dict[int, bool] = {}
         self._entries: dict[int, str] = {}
         self._exits: dict[int, str] = {}
         self._attentions: dict[int, int] = {}
@@ -153,7 +150,7 @@ class _Surveyor:
 
     def modules(self) -> Iterable[Watched]:
         for index, path in enumerate(self.blocks):
-            for part in _called(self.model, path):
+            for part in called_parts(self.model, path):
                 yield Watched(self.model.get_submodule(part), self._enters(index, part), self._leaves(index, part))
 
     def closed(self, failed: bool) -> None: ...
@@ -221,7 +218,3 @@ class _Surveyor:
         if self._attentions[block] > 1 or seen.queries != seen.keys or seen.queries < 2:
             return  # the first attention of a block is its self-attention
         self.frames.add(batch, seen.queries)
-        fits = self.mask is not None and tuple(self.mask.shape) == (batch, seen.queries)
-        verdict = is_causal(seen.folded(batch), self.mask if fits else None)
-        if verdict is not None:
-            self.verdicts[block] = verdict

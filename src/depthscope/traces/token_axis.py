@@ -1,8 +1,11 @@
 """Along which axis the tokens lie: what attention works on tells it; where shapes cannot, one shorter pass can."""
 
+import itertools
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from depthscope.errors import DepthscopeError
@@ -64,15 +67,59 @@ def axis_of_shorter(args: tuple, kwargs: dict[str, Any], seen: Callable[[tuple, 
 
     Whichever of the two was cut, attention shows the number of tokens, and the states show on which axis it is.
     seen(args, kwargs) runs the model and says the axis, or None. None too when the model cannot run like that.
+    Masks among the inputs, (B, n) or (n, n), must change along: all ways are tried until the model runs.
     """
     size = first_size(args, kwargs)
     if size is None or size < 2:
         return 0 if size else None  # one row cannot be cut, and one sequence of it is as good as it gets
+    tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.ndim]
+    sizes = dict.fromkeys(t.shape[0] for t in tensors if t.ndim > 1 and t.shape[0] > 1) or [size]
+    for size, way in itertools.product(sizes, (_rows, _keys, _queries_and_keys, _by_name, _rows_alone)):
+        change = partial(_changed, partial(way, size=size, kept=_other_length(size, tensors)))
+        try:
+            axis = seen(tuple(map(change, args)), {name: change(value, name) for name, value in kwargs.items()})
+        except DepthscopeError:  # masks that do not fit any more, and whatever else a model minds
+            continue
+        if axis is not None:
+            return axis
+    return None
 
-    def cut(value: Any) -> Any:
-        return value[:-1] if isinstance(value, Tensor) and value.ndim and value.shape[0] == size else value
 
-    try:
-        return seen(tuple(map(cut, args)), {name: cut(value) for name, value in kwargs.items()})
-    except DepthscopeError:  # masks that do not fit any more, and whatever else a model minds
-        return None
+def _changed(way: Callable[..., Tensor], value: Any, name: str = "") -> Any:
+    return way(value, name=name) if isinstance(value, Tensor) and value.ndim else value
+
+
+def _other_length(size: int, tensors: list[Tensor]) -> list[int]:
+    """Which rows to keep: one less, or so many that their number is no other size of the inputs, but two or more."""
+    taken = {length for tensor in tensors for length in tensor.shape[: max(1, min(2, tensor.ndim))]}
+    lengths = [n for n in (size - 1, size - 2, size + 1) if n >= 2]
+    length = next((n for n in lengths if n not in taken), lengths[0])
+    return [min(i, size - 1) for i in range(length)]  # one more: the last one again
+
+
+def _rows(value: Tensor, size: int, kept: list[int], name: str) -> Tensor:
+    """The first axis of every tensor."""
+    return value[kept] if value.shape[0] == size else value
+
+
+def _keys(value: Tensor, size: int, kept: list[int], name: str) -> Tensor:
+    """The same, but of masks (B, n) the keys: the first axis of the tokens is n."""
+    if value.ndim != 2 or not (value.dtype == torch.bool or value.is_floating_point() or "mask" in name):
+        return _rows(value, size, kept, name)
+    return value[:, kept] if value.shape[1] == size else value
+
+
+def _queries_and_keys(value: Tensor, size: int, kept: list[int], name: str) -> Tensor:
+    """The same where masks of scores (n, n) lose a query too."""
+    return value[kept][:, kept] if value.shape == (size, size) else _keys(value, size, kept, name)
+
+
+def _by_name(value: Tensor, size: int, kept: list[int], name: str) -> Tensor:
+    """As many sequences as tokens, and both masks are there: that of padding is called so."""
+    return (_keys if "padding" in name else _queries_and_keys)(value, size, kept, name)
+
+
+def _rows_alone(value: Tensor, size: int, kept: list[int], name: str) -> Tensor:
+    """The first axis, but a square mask of scores stays: the first axis of the tokens is the batch."""
+    scores = value.shape == (size, size) and "padding" not in name
+    return value if scores else _rows(value, size, kept, name)

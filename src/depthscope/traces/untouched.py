@@ -1,6 +1,7 @@
 """Run a model and leave no trace of it: random state and buffers are as before, also after an error."""
 
 import random
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -23,7 +24,9 @@ def untouched(model: nn.Module) -> Iterator[None]:
     ]
     devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else []
     try:
-        with torch.random.fork_rng(devices=devices):
+        with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
+            # of checkpoints, in passes that are made without gradients
+            warnings.filterwarnings("ignore", message="None of the inputs have requires_grad")
             yield
     finally:
         random.setstate(python_state)

@@ -71,7 +71,11 @@ class Build:
         name = str(self.remedy)
         site = self.at or task.sites.get(remedy_class(name).__name__)
         handle = fix_(model, remedy_called(name, self.d, **self.remedy_settings), at=site, causal=self.causal)
-        handle.prepare((task.probe(torch.device("cpu"))[:2],), {})
+        was = model.training
+        for training in (True, False):  # it learns in one mode and is measured in the other
+            model.train(training)
+            handle.prepare((task.probe(torch.device("cpu"))[:2],), {})
+        model.train(was)
         return handle
 
     def to_dict(self) -> dict[str, Any]:

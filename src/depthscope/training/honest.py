@@ -7,6 +7,8 @@ anything else that mixes tokens without a mask, breaks that trust, and the loss 
 import torch
 from torch import Tensor, nn
 
+from depthscope.training.perplexity import losses
+
 TOLERANCE = 1e-3  # nats; a gap above it is a leak. Rounding makes some 1e-6,
 IN_BFLOAT16 = 1e-2  # but up to 1e-3 where products are rounded to 8 bits
 WINDOWS = 16
@@ -20,16 +22,17 @@ def honest_loss(model: nn.Module, windows: Tensor, segment: int) -> dict[str, fl
     honest   for each token only those before it are fed
     gap      the mean over tokens of |honest - forced|, token by token, so that no gain hides a loss
 
+    The model is given tokens alone and says log p of all words; the targets stay here.
     What comes before the segment is remembered by models with a memory; it is past for every token of the segment.
     """
     before, tokens, targets = windows[:, : -segment - 1], windows[:, -segment - 1 : -1], windows[:, -segment:]
     memory = None
     for part in before.split(segment, dim=1) if before.shape[1] else ():
-        _, memory = model(part, memory=memory, targets=part)  # the targets are not looked at
-    forced = model(tokens, memory=memory, targets=targets)[0].double()
+        _, memory = model(part, memory=memory)
+    forced = losses(model(tokens, memory=memory)[0], targets)
     honest = torch.stack(
-        [model(tokens[:, :t], memory=memory, targets=targets[:, :t])[0][:, -1] for t in range(1, segment + 1)], 1
-    ).double()
+        [losses(model(tokens[:, :t], memory=memory)[0][:, -1], targets[:, t - 1]) for t in range(1, segment + 1)], 1
+    )
     return {
         "forced": float(forced.mean()),
         "honest": float(honest.mean()),

@@ -24,13 +24,18 @@ def segments(rows: Tensor, length: int) -> Iterator[Chunk]:
         yield rows[:, start:end], rows[:, start + 1 : end + 1]
 
 
+def losses(log_p: Tensor, targets: Tensor) -> Tensor:
+    """-ln p of the targets (...), float64, from log p of all words (..., V): who is measured is not told the answer."""
+    return -log_p.gather(-1, targets.unsqueeze(-1)).squeeze(-1).double()
+
+
 @torch.no_grad()
 def loss_with_memory(model: nn.Module, rows: Tensor, length: int) -> Tensor:
     """Sum of -ln p over all tokens of rows (R, N) but the first of each, float64; segments remember those before."""
     total, memory = torch.zeros((), dtype=torch.float64), None
     for tokens, targets in segments(rows, length):
-        losses, memory = model(tokens, memory=memory, targets=targets)
-        total += losses.double().sum().cpu()
+        log_p, memory = model(tokens, memory=memory)
+        total += losses(log_p, targets).sum().cpu()
     return total
 
 
@@ -46,8 +51,9 @@ def loss_in_window(model: nn.Module, rows: Tensor, length: int, stride: int) -> 
     while counted < rows.shape[1] - 1:
         end = min(max(counted + stride, length), rows.shape[1] - 1)
         start = max(0, end - length)
-        losses, _ = model(rows[:, start:end], targets=rows[:, start + 1 : end + 1])
-        total += losses[:, counted - start :].double().sum().cpu()
+        new = slice(counted - start, None)
+        log_p, targets = model(rows[:, start:end])[0], rows[:, start + 1 : end + 1]
+        total += losses(log_p[:, new], targets[:, new]).sum().cpu()
         counted = end
     return total
 

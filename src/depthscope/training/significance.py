@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from statistics import NormalDist
 
 LEVEL = 0.05
 FEWEST = 3  # seeds: with two, any difference has a t-test of one degree of freedom, which says next to nothing
@@ -52,6 +53,14 @@ def paired(a: Sequence[float], b: Sequence[float], resolution: float = 0.0) -> P
     least = max(spread, resolution)
     p_t = student_p(mean / least * math.sqrt(count), count - 1) if least else math.nan
     return Paired(count, mean, spread, p_t, p_flip)
+
+
+def chance_gap(count: int) -> float:
+    """How far apart two equal shares of `count` each come out by chance, in 5 % of cases at most: 1.96 sqrt(1/(2 n)).
+
+    For an accuracy over so many images: 0.073 for the 360 of digits. It is the largest such gap, that of shares 1/2.
+    """
+    return NormalDist().inv_cdf(1 - LEVEL / 2) * math.sqrt(0.5 / count)
 
 
 def student_p(t: float, degrees: int) -> float:

@@ -67,16 +67,20 @@ def _zero(tau: Tensor, growth: Tensor) -> Tensor:
 
 def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     says = "tau at the transition, minus 1 - 1/sqrt(1 + alpha^2)"
+    thresholds = torch.tensor([critical_tau(alpha=alpha) for alpha in cfg.alphas], dtype=torch.float64)
     rows = [
-        (f"alpha = {alpha:g}: {says}", found - critical_tau(alpha=alpha), -0.03, 0.03)
-        for alpha, found in zip(cfg.alphas, numbers["transition"].tolist(), strict=True)
+        (f"alpha = {alpha:g}: {says}", found - tau, -0.03, 0.03, -tau)  # the null: any tau stops it
+        for alpha, found, tau in zip(cfg.alphas, numbers["transition"], thresholds, strict=True)
     ]
-    below, above = numbers["growth"][:, 0], numbers["growth"][:, -1]
+    # a block multiplies odds by g (1 - tau)^2, which is 1 at the threshold
+    grown, shrunk = (
+        (numbers["growth"][:, k] / (2 * torch.log1p(-cfg.around[k] / (1 - thresholds)))).min() for k in (0, -1)
+    )
     return stated(
         cfg.trials,
         *rows,
-        ("below the threshold odds grow (least growth)", below.min(), 0.0, 10.0),
-        ("above it they shrink (largest growth)", above.max(), -10.0, 0.0),
+        ("below the threshold odds grow: least growth of log odds over what is forecast", grown, 0.5, 1.5, 0.0),
+        ("above it they shrink: the same", shrunk, 0.5, 1.5, 0.0),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.claim import Claim, Row, reported, stated
 from depthscope.experiments.progress import track
 from depthscope.forecasts.forecast import forecast
 from depthscope.models.resolve import resolve
@@ -43,8 +43,13 @@ SMOKE = Config(models=("bert", "llama"), depth=12, d=64, n=16, first=6, seeds=1,
 
 
 def run(cfg: Config) -> dict[str, Tensor]:
-    """Curves (models, seeds, depth + 1): measured, by weights, by the first blocks; how often t_sim is in the band."""
-    rows: dict[str, list[Tensor]] = {"measured": [], "weights": [], "scan": [], "inside": []}
+    """Curves (models, seeds, depth + 1): measured, by weights, by the first blocks; how often t_sim is in the band.
+
+    wide_band: its mean width; stays: how often t_sim is in a band of that width around the last of the first blocks.
+    """
+    rows: dict[str, list[Tensor]] = {
+        name: [] for name in ("measured", "weights", "scan", "inside", "wide_band", "stays")
+    }
     cells = [(name, seed) for name in cfg.models for seed in range(cfg.seeds)]
     for name, seed in track(cells, len(cells)):
         model, given = _model(name, Sizes(cfg.depth, cfg.d, cfg.h, cfg.n, cfg.batch, cfg.seed + seed))
@@ -57,6 +62,9 @@ def run(cfg: Config) -> dict[str, Tensor]:
         rows["weights"].append(forecast(model, given).t_sim)
         rows["scan"].append(calibrated.t_sim)
         rows["inside"].append(((low <= measured) & (measured <= high))[later].double().mean())
+        rows["wide_band"].append((high - low)[later].mean())
+        near = (measured - measured[cfg.first]).abs() <= (high - low) / 2
+        rows["stays"].append(near[later].double().mean())
     found = {k: torch.stack(v).unflatten(0, (len(cfg.models), cfg.seeds)) for k, v in rows.items()}
     if cfg.wide:
         d, depth = cfg.wide
@@ -76,25 +84,30 @@ def _model(name: str, sizes: Sizes) -> tuple[nn.Module, Any]:
 
 
 def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
-    largest = (numbers["weights"] - numbers["measured"]).abs().amax(-1)  # (models, seeds)
-    ends = (numbers["weights"] - numbers["measured"])[..., -1].abs()
-    calibrated = (numbers["scan"] - numbers["measured"])[..., -1].abs()
-    rows = [
-        (f"{name}: by weights, largest error of t_sim at any block", error.max(), 0.0, 0.08)
-        for name, error in zip(cfg.models, largest, strict=True)
+    measured = numbers["measured"]
+    from_start, from_first = (measured - measured[..., i, None] for i in (0, cfg.first))  # the null: t_sim stays
+    largest, moved = (x.abs().amax(-1) for x in (numbers["weights"] - measured, from_start))  # (models, seeds)
+    ends, drift = ((x[..., -1]).abs() for x in (numbers["weights"] - measured, from_start))
+    calibrated, later = (x[..., -1].abs() for x in (numbers["scan"] - measured, from_first))
+    rows: list[Row] = [
+        (f"{name}: by weights, largest error of t_sim at any block", error.max(), 0.0, 0.08, null.max())
+        for name, error, null in zip(cfg.models, largest, moved, strict=True)
     ]
     if cfg.wide:
         d, depth = cfg.wide
-        rows.append((f"bert of width {d}, {depth} blocks: the same", numbers["wide"], 0.0, 0.08))
-    rows += [
-        (f"by weights: error at block {cfg.depth}, the largest", ends.max(), 0.0, 0.05),
-        (f"by {cfg.first} blocks: error at block {cfg.depth}, the mean", calibrated.mean(), 0.0, 0.05),
-        ("by the first blocks: t_sim of later blocks within the band", numbers["inside"].mean(), 0.8, 1.0),
-    ]
+        still = moved[cfg.models.index("bert")].max() if "bert" in cfg.models else moved.max()
+        rows.append((f"bert of width {d}, {depth} blocks: the same", numbers["wide"], 0.0, 0.08, still))
     # what later blocks do by chance is not in the first ones: with the true gains the share is no larger
-    within = (calibrated <= 0.05).double().mean()
-    rows.append((f"by {cfg.first} blocks: share of models within 0.05 at block {cfg.depth}", within, 0.8, 1.0))
-    return stated(cfg.seeds, *rows)
+    within, stays = ((x <= 0.05).double().mean() for x in (calibrated, later))
+    block = f"at block {cfg.depth}"
+    rows += [
+        (f"by weights: error {block}, the largest", ends.max(), 0.0, 0.05, drift.max()),
+        (f"by {cfg.first} blocks: error {block}, the mean", calibrated.mean(), 0.0, 0.05, later.mean()),
+        (f"by {cfg.first} blocks: share of models within 0.05 {block}", within, 0.8, 1.0, stays),
+    ]
+    inside, same = numbers["inside"].mean(), numbers["stays"].mean()
+    rows.append(("by the first blocks: t_sim of later blocks within the band", inside, 0.8, 1.0, same))
+    return stated(cfg.seeds, *rows) + reported(cfg.seeds, ("the mean width of that band", numbers["wide_band"].mean()))
 
 
 def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:

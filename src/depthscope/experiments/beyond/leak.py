@@ -79,10 +79,10 @@ def _trained(cfg: Config, form: str, done: int) -> Tensor:
 def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     final = numbers["loss"][:, -max(1, cfg.steps // 6) :].mean(1)
     safe = [
-        (f"{form}: does not train below ln 8 (loss at the end)", loss, math.log(8) - 0.02, math.inf)
+        (f"{form}: does not train below ln 8 (loss at the end)", loss, math.log(8) - 0.02, math.inf, final[-1])
         for form, loss in zip(FORMS[:-1], final, strict=False)
     ]
-    return stated(1, *safe, ("full mean: does, because it leaks (loss at the end)", final[-1], 0.0, 1.0))
+    return stated(1, *safe, ("full mean: does, because it leaks (loss at the end)", final[-1], 0.0, 1.0, math.log(8)))
 
 
 def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:

@@ -23,8 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.errors import UsageError
-from depthscope.experiments.claim import Claim
+from depthscope.experiments.claim import Claim, Known, Row, reported, stated
 from depthscope.experiments.progress import track
+from depthscope.training.significance import chance_gap
 
 VARIANTS = {"attention": "attention alone", "mlp": "with feed-forward network", "skip": "with skip"}
 HEADS = 2
@@ -147,24 +148,35 @@ def share(numbers: dict[str, Tensor], name: str, low: float, high: float) -> Ten
 
 
 def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
-    made = []
-    met, apart = share(numbers, "attention", 0, MET), {name: share(numbers, name, APART, 2) for name in VARIANTS}
+    rows: list[Row] = []
+    known, seen = list[Known](), list[tuple[str, Tensor]]()
+    met = {name: share(numbers, name, 0, MET) for name in VARIANTS}
+    apart = {name: share(numbers, name, APART, 2) for name in VARIANTS}
     for k, budget in enumerate(cfg.budgets):
         if budget != EARLY and budget < ENOUGH:
             continue
         for w, d in enumerate(cfg.widths):
             where = f"width {d}, {budget} steps of training"
-            if w == 0 or budget >= ENOUGH:
-                says = f"attention alone: share that meets; {where}"
-                made.append(Claim(says, float(met[w, k]), 0.6, 1, cfg.trials, budget == EARLY))
+            alone = f"attention alone: share that meets; {where}"
+            if budget >= ENOUGH:
+                known.append((alone, met["attention"][w, k], 0.6, 1))
+            elif w == 0:
+                rows.append((alone, met["attention"][w, k], 0.6, 1, met["mlp"][w, k]))
             for name, low in (("mlp", 0.75), ("skip", 0.5)):
-                says = f"{VARIANTS[name]}: share that stays apart; {where}"
-                made.append(Claim(says, float(apart[name][w, k]), low, 1, cfg.trials))
+                says, found = f"{VARIANTS[name]}: share that stays apart; {where}", apart[name][w, k]
+                if budget == EARLY and w == 0:
+                    rows.append((says, found, low, 1, apart["attention"][w, k]))
+                else:  # here attention alone stays apart as well: nothing is told by what is beside it
+                    seen.append((says, found))
         if budget == EARLY and len(cfg.widths) > 1:
-            gain = float(apart["attention"][-1, k] - apart["attention"][0, k])
+            gain = apart["attention"][-1, k] - apart["attention"][0, k]
             says = f"attention alone: share that stays apart, width {cfg.widths[-1]} less width {cfg.widths[0]}"
-            made.append(Claim(says, gain, 0, 1, cfg.trials))
-    return made
+            rows.append((says, gain, chance_gap(cfg.trials), 1, 0))
+    return [
+        *stated(cfg.trials, *rows),
+        *stated(cfg.trials, *known, expected=False),
+        *reported(cfg.trials, *seen),
+    ]
 
 
 def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:

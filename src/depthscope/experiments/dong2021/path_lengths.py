@@ -58,26 +58,36 @@ def run(cfg: Config) -> dict[str, Tensor]:
 
 def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     short = round(SHORT * cfg.depth)
-    long_paths = float(path_counts(12, 12).shares[7:].sum())
-    made = stated(
+    bert, gpt_3, one_head = path_counts(12, 12), path_counts(96, 96), path_counts(96, 1)
+    long_paths, half = (float(counts.shares[7:].sum()) for counts in (bert, path_counts(12, 1)))
+    most = "BERT-base, ViT-B: part of all paths that go through more than half of the attentions"
+    made = stated(  # the null: one head a block
         1,
-        ("BERT-base, ViT-B: part of all paths that go through more than half of the attentions", long_paths, 0.999, 1),
-        ("GPT-3: log10 of the number of paths", path_counts(96, 96).log10_total, 190, 191),
-        ("GPT-3: mean length of a path, of 96", path_counts(96, 96).mean_length, 95, 96),
+        (most, long_paths, 0.999, 1, half),
+        ("GPT-3: log10 of the number of paths", gpt_3.log10_total, 190, 191, one_head.log10_total),
+        ("GPT-3: mean length of a path, of 96", gpt_3.mean_length, 95, 96, one_head.mean_length),
     )
-    for name, label in SETTINGS.items():
-        error = float(numbers[f"{name}_attention_error"])
-        made += stated(1, (f"{label}: all lengths together miss the network by", error, 0, 1e-10))
-        whole = float(numbers[f"{name}_secant_error"])
-        made += stated(1, (f"{label}: with norms and activations held they miss the model by", whole, 0, 1e-4))
+    by_count = path_counts(cfg.depth, cfg.h).shares[: short + 1].sum()
+    for name, label in SETTINGS.items():  # the null: without the paths of length 1; as many as there are; not causal
+        shares = {form: numbers[f"{name}_{form}_share"] for form in FORMS}
+        error, whole = (float(numbers[f"{name}_{form}_error"]) for form in FORMS)
+        left_out = {form: shares[form][1].abs() for form in FORMS}
+        held = f"{label}: with norms and activations held they miss the model by"
+        made += stated(
+            1,
+            (f"{label}: all lengths together miss the network by", error, 0, 1e-10, left_out["attention"]),
+            (held, whole, 0, 1e-4, left_out["secant"]),
+        )
         for form in FORMS:
-            share = float(numbers[f"{name}_{form}_share"][: short + 1].sum())
             what = "attention and skips alone" if form == "attention" else "the whole model"
             says = f"{label}, {what}: share of the output through at most a quarter of the attentions"
-            made += stated(1, (says, share, 0.8, 1.2), expected=name != "classic")
+            found = shares[form][: short + 1].sum()
+            made += stated(1, (says, found, 0.8, 1.2, by_count), expected=name != "classic")
         residual = numbers[f"{name}_attention_residual"]
+        says = f"{label}: relative residual of the paths through 4 attentions"
         low, high = (0.0, 1e-3) if name != "gpt2" else (0.05, 1.0)  # a causal mask leaves the first tokens apart
-        made += stated(1, (f"{label}: relative residual of the paths through 4 attentions", residual[4], low, high))
+        other = numbers["bert_attention_residual"][4] if name == "gpt2" else residual[0]
+        made += stated(1, (says, residual[4], low, high, other))
         says = f"{label}: the pace towards rank one triples with every attention (doubly exponential)"
         made += stated(1, (says, pace_growth(residual), 2, 4), expected=False)
     return made

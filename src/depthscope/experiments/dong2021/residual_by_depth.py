@@ -20,7 +20,7 @@ from torch import Tensor
 
 from depthscope.ablations.without import without_
 from depthscope.errors import UsageError
-from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.claim import Claim, reported, stated
 from depthscope.experiments.progress import track
 from depthscope.models.resolve import resolve
 from depthscope.models.sizes import Sizes
@@ -104,25 +104,25 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
         pure = collapse(curves[:, arm["attention only"]])
         full = float(curves[:, arm["whole model"], -1].min())
         met += pure <= WITHIN and full > 0.1
-        unskipped = collapse(curves[:, arm["+ MLP without its skip"]])
-        made += stated(
+        mlp, unskipped = (collapse(curves[:, arm[name]]) for name in ("+ MLP", "+ MLP without its skip"))
+        never, gone = collapse(curves[:, arm["whole model"]]), float(curves[:, arm["attention only"], -1].max())
+        made += stated(  # the null: the whole model where a collapse is claimed, attention alone where none is
             cfg.seeds,
-            (f"{family}: attention only, block from which the residual is below 0.001", pure, 1, WITHIN),
-            (f"{family}: + MLP, the same", collapse(curves[:, arm["+ MLP"]]), 1, WITHIN),
-            (f"{family}: + MLP without its skip, the same", unskipped, 1, WITHIN),
-            (f"{family}: + skip, residual after the last block", curves[:, arm["+ skip"], -1].min(), 0.01, 2.0),
-            (f"{family}: whole model, residual after the last block", full, 0.1, 2.0),
+            (f"{family}: attention only, block from which the residual is below 0.001", pure, 1, WITHIN, never),
+            (f"{family}: + MLP, the same", mlp, 1, WITHIN, never),
+            (f"{family}: + MLP without its skip, the same", unskipped, 1, WITHIN, never),
+            (f"{family}: + skip, residual after the last block", curves[:, arm["+ skip"], -1].min(), 0.01, 2.0, gone),
+            (f"{family}: whole model, residual after the last block", full, 0.1, 2.0, gone),
         )
         says = f"{family}: attention only, fall of log residual in block 2 over block 1 (cubic: 3)"
         rate = order(curves[:, arm["attention only"]])
-        made.append(Claim(says, rate, 2.0, 4.0, cfg.seeds, expected=family != "xlnet"))
+        made += stated(cfg.seeds, (says, rate, 2.0, 4.0, 1.0), expected=family != "xlnet")
     if CONTROL in numbers:
         says = "xlnet: the same, keys of relative positions set to zero"
-        made.append(Claim(says, order(numbers[CONTROL]), 2.0, 4.0, cfg.seeds))
-    made.append(
-        Claim("families whose attention alone collapses while the whole model does not", met, 2, len(cfg.families))
-    )
-    return made
+        as_it_is = order(numbers["xlnet"][:, arm["attention only"]])
+        made += stated(cfg.seeds, (says, order(numbers[CONTROL]), 2.0, 4.0, as_it_is))
+    says = "families whose attention alone collapses while the whole model does not"
+    return made + reported(cfg.seeds, (says, met))  # it follows from what is claimed of each
 
 
 def collapse(curves: Tensor) -> int:

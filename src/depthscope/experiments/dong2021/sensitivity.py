@@ -164,20 +164,22 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     formulas = [depth[k] for k in ("softmax", "uniform", "sigmoid", "gaussian", "sinkhorn", "drawn P")]
     r = numbers["residual"].log().mean(1)  # (kinds, depth + 1)
     softmax, drawn = (r[list(KINDS).index(kind)] for kind in ("softmax", "drawn P"))
-    later = depth["softmax"] + 1
-    bend = (drawn[6] - 2 * drawn[5] + drawn[4]).exp()
-    return stated(
+    bend, cubic = ((row[k + 1] - 2 * row[k] + row[k - 1]).exp() for row, k in ((drawn, 5), (softmax, 3)))
+    usual, never, gone = depth["softmax"], depth["skip"], last["softmax"]
+    order, blind = (row[4] / row[3] for row in (softmax, drawn))
+    large, ffn, skip = (last[kind] for kind in ("scores x 16", "FFN gain 1", "skip"))
+    return stated(  # the null: P that ignores the tokens, or the other way round; skips, or attention alone
         cfg.trials,
-        ("the rate is cubic: log r_4 / log r_3 of attention alone", softmax[4] / softmax[3], 2.5, 3.5),
-        ("P that ignores the tokens: an exponential only, (r_6 / r_5) / (r_5 / r_4)", bend, 0.7, 1.4),
-        ("attention alone: layers until the residual is below 1e-3", depth["softmax"], 1, 6),
-        ("so it is for every formula, P drawn at random included: most layers", max(formulas), 1, 6),
-        ("wider networks collapse no later: layers at four times the width", depth["width x 4"], 1, 6),
-        ("a norm makes no difference: layers without", depth["no norm"], 1, 6),
-        ("a narrow window delays it far: layers until 1e-3, each token sees three", depth["window"], later, 10**3),
-        ("large scores delay or stop it: residual at the end, scores x 16", last["scores x 16"], COLLAPSED, 2.0),
-        ("an FFN alone does not stop it, at He's gain: residual at the end", last["FFN gain 1"], 0, COLLAPSED),
-        ("with skips the residual stays: at the end", last["skip"], 0.01, 2.0),
+        ("the rate is cubic: log r_4 / log r_3 of attention alone", order, 2.5, 3.5, blind),
+        ("P that ignores the tokens: an exponential only, (r_6 / r_5) / (r_5 / r_4)", bend, 0.7, 1.4, cubic),
+        ("attention alone: layers until the residual is below 1e-3", usual, 1, 6, never),
+        ("so it is for every formula, P drawn at random included: most layers", max(formulas), 1, 6, never),
+        ("wider networks collapse no later: layers at four times the width", depth["width x 4"], 1, usual, never),
+        ("a norm makes no difference of two layers: layers without", depth["no norm"], usual - 1, usual + 1, never),
+        ("a window of three tokens delays it twofold or more: layers", depth["window"], 2 * usual, 10**3, usual),
+        ("large scores delay or stop it: residual at the end, scores x 16", large, COLLAPSED, 2.0, gone),
+        ("an FFN alone does not stop it, at He's gain: residual at the end", ffn, 0, COLLAPSED, skip),
+        ("with skips the residual stays: at the end", skip, 0.01, 2.0, gone),
     )
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from torch import Tensor
 
-from depthscope.experiments.claim import Claim
-from depthscope.experiments.smoothing_arms import ImageSizes, Row, Said, Setting, claims_of, compared, outcome
+from depthscope.experiments.claim import Claim, Row
+from depthscope.experiments.smoothing_arms import ImageSizes, Said, Setting, claims_of, compared, outcome
 from depthscope.experiments.smoothing_pictures import draw_settings
 
 TRAINED = 0.9  # accuracy on digits that every arm must reach for their differences to mean something
@@ -41,7 +41,7 @@ def run(cfg: Config) -> dict[str, Tensor]:
 def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     def taught(data: str, place: int, step: float) -> Said:
         accuracy = numbers["test_accuracy"][place]
-        worst: Row = ("digits: test accuracy of the worst arm and depth", accuracy.mean(-1).min(), TRAINED, 1.0)
+        worst: Row = ("digits: test accuracy of the worst arm and depth", accuracy.mean(-1).min(), TRAINED, 1.0, 0.1)
         asked = {f"{data}, {cfg.depths[-1]} blocks": compared(accuracy, resolution=step)[-1]}
         return [worst] if data == "digits" else [], asked
 

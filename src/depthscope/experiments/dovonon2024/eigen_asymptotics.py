@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import UsageError
-from depthscope.experiments.claim import Claim
+from depthscope.experiments.claim import Claim, of_another, stated
 from depthscope.experiments.progress import track
 from depthscope.experiments.random import KINDS, random_attention
 from depthscope.experiments.spectra import LAWS, check_even, cyclic_attention, random_H
@@ -121,37 +121,45 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     margin, law, turn = (numbers[name] for name in ("margin", "law", "turn"))
     last = numbers["log_hfc_lfc"][:, -1]
     smooth, sharp, ended = margin > 0, margin < 0, last < math.log(EQUAL)
-    every, settled, clear = torch.ones_like(smooth), numbers["gap"] > cfg.tie, numbers["rank_gap"] > cfg.tie
+    settled, clear = numbers["gap"] > cfg.tie, numbers["rank_gap"] > cfg.tie
     both = _complex(numbers, "lambda_H") & _complex(numbers, "lambda_A")
     distance = numbers["rank_one_distance"]
     off = (last.exp().atan() - numbers["limit_angle"]).abs()
     apart = numbers["log_hfc_lfc_alone"] > math.log(EQUAL)
-    error = ((numbers["log_hfc_lfc"][:, -2] - numbers["start"]) / cfg.depths[-1] + margin).abs()
     early = (numbers["log_hfc_lfc"][:, :-1] < math.log(ALIKE)).double()
-    rate = (numbers["exponent_margin"] - margin).abs()
     deep = f"depth {cfg.depths[-1]}"
+    # the null: the same of the cases that it is not said of; for what is said of all, the margin of another case
     rows: list[tuple[str, Tensor, str, Tensor, float, float]] = [
-        ("the verdict is what the simulation does (cases that differ)", smooth != ended, "sum", every, 0, 0),
         ("all lambda_H in [-1, 0): never smooths (cases that do)", ended, "sum", law == 0, 0, 0),
         ("all lambda_H > 0: always smooths (cases that do not)", ~ended, "sum", law == 1, 0, 0),
         ("lambda_H of largest modulus > 0: always smooths", ~ended, "sum", numbers["always"], 0, 0),
         ("that of largest |1 + lambda_H| in the disc over [-1, 0]: never", ended, "sum", numbers["never"], 0, 0),
-        ("the constant part gains on the rest by the margin (largest error)", rate, "max", every, 0, 0.01),
         ("smoothing ends in rank one (largest distance)", distance[:, -1], "max", smooth, 0, 1e-4),
         ("sharpening too, where the rank gap is above the tie's", distance[:, -1], "max", sharp & clear, 0, 1e-4),
         (f"but not at {deep} (median distance)", distance[:, -2], "median", sharp, 0.05, 1),
         ("one real eigenvalue dominates: the direction settles (largest turn)", turn, "max", settled, 0, 1e-4),
         ("sharpening ends at the angle of its eigenvector (largest error)", off, "max", sharp & settled, 0, 1e-3),
-        ("without the residual every layer smooths", apart, "sum", numbers["margin_alone"] > cfg.tie, 0, 0),
         (f"t_sim > 0.99 at {deep}: share of smoothing layers", early[:, -1], "mean", smooth, 0.75, 1),
         ("the same, at that depth or before: share of sharpening layers", early.amax(1), "mean", sharp, 0, 0.05),
-        (f"rate of smoothing up to {deep}: median error of the margin", error, "median", smooth, 0, 0.05),
     ]
-    made = [
-        Claim(says, float(getattr(values[these], how)()), low, high, int(these.sum()))
-        for says, values, how, these, low, high in rows
-        if bool(these.any())
-    ]
+    another = of_another(margin)
+    differ, by_chance = (((one > 0) != ended).sum() for one in (margin, another))
+    rate, wrong = ((numbers["exponent_margin"] - one).abs().max() for one in (margin, another))
+    made = stated(
+        len(margin),
+        ("the verdict is what the simulation does (cases that differ)", differ, 0, 0, by_chance),
+        ("the constant part gains on the rest by the margin (largest error)", rate, 0, 0.01, wrong),
+    )
+    early_rate = (numbers["start"] - numbers["log_hfc_lfc"][:, -2]) / cfg.depths[-1]
+    error, wrong = ((early_rate - one)[smooth].abs().median() for one in (margin, another))
+    says = f"rate of smoothing up to {deep}: median error of the margin"
+    made += stated(int(smooth.sum()), (says, error, 0, 0.05, wrong))
+    alone, with_it = numbers["margin_alone"] > cfg.tie, (~ended).sum()
+    made += stated(int(alone.sum()), ("without the residual every layer smooths", apart[alone].sum(), 0, 0, with_it))
+    for says, values, how, these, low, high in rows:
+        if bool(these.any()):
+            value, null = (getattr(values[some], how)() if bool(some.any()) else math.nan for some in (these, ~these))
+            made += stated(int(these.sum()), (says, value, low, high, null))
     settles, kept = (numbers["gap"] > 0).double(), numbers["kept_by_eigenvector"]
     known = [
         ("rank one also where both eigenvalues are complex (largest distance)", distance[both, -1], "max", 0, 1e-3),

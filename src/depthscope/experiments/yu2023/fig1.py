@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import MissingExtraError, UsageError
-from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.claim import Claim, Row, stated
 from depthscope.experiments.progress import track
 from depthscope.scans.scan import scan
 
@@ -84,12 +84,14 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     similarity, cosine, gradient = numbers["t_sim"], numbers["t_cos"], numbers["gradient_norm"]
     passes = [float((row <= 0.9).sum()) for row in similarity]  # blocks before t_sim passes 0.9
     apart = (cosine - similarity).abs().max()
-    made: list[tuple[str, Any, float, float]] = [
-        ("BERT's token similarity escalates to unity (last block)", similarity[0, -1], 0.99, 1.0),
-        ("ALBERT's token similarity escalates to unity (last block)", similarity[1, -1], 0.99, 1.0),
-        ("t_cos and t_sim are almost identical (largest gap over all blocks)", apart, 0.0, 0.02),
-        ("ALBERT escalates faster (block where t_sim passes 0.9, ALBERT over BERT)", passes[1] / passes[0], 0.0, 0.9),
-        ("BERT's gradient norm stays at one level (largest over smallest)", gradient.max() / gradient.min(), 1.0, 10.0),
+    other = (similarity[0] - similarity[1]).abs().max()  # the gap to a curve of something else
+    level, sooner = gradient.max() / gradient.min(), passes[1] / passes[0]
+    made: list[Row] = [  # the null: tokens as they start; gradients that grow as the odds do
+        ("BERT's token similarity escalates to unity (last block)", similarity[0, -1], 0.99, 1.0, similarity[0, 0]),
+        ("ALBERT's token similarity escalates to unity (last block)", similarity[1, -1], 0.99, 1.0, similarity[1, 0]),
+        ("t_cos and t_sim are almost identical (largest gap over all blocks)", apart, 0.0, 0.02, other),
+        ("ALBERT escalates faster (block where t_sim passes 0.9, ALBERT over BERT)", sooner, 0.0, 0.9, 1.0),
+        ("BERT's gradient norm stays at one level (largest over smallest)", level, 1.0, 10.0, 2.0**cfg.depth),
     ]
     return stated(1, *made)  # one draw of the weights
 

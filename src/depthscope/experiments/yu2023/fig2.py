@@ -71,17 +71,18 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     before_floor = literal[:, 0][numbers["t_div_in"][1] > FLOOR]
     smallest_step = float((t_unit[1:] - t_unit[:-1]).min())
     grown = before_floor.median() / (1 + cfg.h * cfg.alpha**2)
-    made = [
-        ("step 1 multiplies the odds by about 2 in every block (smallest mean)", unit[:, 0].min(), *wide),
-        ("step 1 multiplies the odds by about 2 in every block (largest mean)", unit[:, 0].max(), *wide),
-        ("layer norms (steps 2 and 4) have no impact: smallest ratio", norms.min(), 0.97, 1.03),
-        ("layer norms (steps 2 and 4) have no impact: largest ratio", norms.max(), 0.97, 1.03),
-        ("similarity grows in every block (smallest growth)", smallest_step, 1e-9, 1.0),
-        ("similarity is near its maximum by block 13", t_unit[min(13, cfg.depth)], 0.99, 1.0),
-        ("delta is far below 1 from the start", numbers["delta"][0].max(), 0.0, 0.5),
-        ("omega is far below 1 from the start", numbers["omega"][0].max(), 0.0, 0.5),
-        ("delta goes to 0", numbers["delta"][0, -1], 0.0, 0.05),
-        ("(18) with variance h/d: step 1 multiplies the odds by 1 + h alpha^2", grown, 0.85, 1.15),
+    small, first = goal / (1 + cfg.h * cfg.alpha**2), numbers["delta"][0].max()
+    made = [  # the null: nothing happens; for the norms, what attention does; delta 1 (nothing is mixed), omega 1
+        ("step 1 multiplies the odds by about 2 in every block (smallest mean)", unit[:, 0].min(), *wide, 1.0),
+        ("step 1 multiplies the odds by about 2 in every block (largest mean)", unit[:, 0].max(), *wide, 1.0),
+        ("layer norms (steps 2 and 4) have no impact: smallest ratio", norms.min(), 0.97, 1.03, unit[:, 0].min()),
+        ("layer norms (steps 2 and 4) have no impact: largest ratio", norms.max(), 0.97, 1.03, unit[:, 0].max()),
+        ("similarity grows in every block (smallest growth)", smallest_step, 1e-9, 1.0, 0.0),
+        ("similarity is near its maximum by block 13", t_unit[min(13, cfg.depth)], 0.99, 1.0, t_unit[0]),
+        ("delta is far below 1 from the start", first, 0.0, 0.5, 1.0),
+        ("omega is far below 1 from the start", numbers["omega"][0].max(), 0.0, 0.5, 1.0),
+        ("delta goes to 0", numbers["delta"][0, -1], 0.0, 0.05, first),
+        ("(18) with variance h/d: step 1 multiplies the odds by 1 + h alpha^2", grown, 0.85, 1.15, small),
     ]
     known = [
         ("the feed-forward step (3) has no impact: largest ratio", unit[:, 2].max(), 0.97, 1.03),

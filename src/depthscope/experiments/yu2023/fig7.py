@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import UsageError
-from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.claim import Claim, Row, stated
 from depthscope.experiments.races import (
     Race,
     draw_bands,
@@ -145,18 +145,20 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     gap, taught = numbers["gap"].clone(), int(numbers["step"][-1]) + 1 >= TAUGHT
     gap[0] = gap[0].nan_to_num(0.0)  # post-norm may well end in nan: "essentially failed", which is no leak
     least = LEAKED if taught else TOLERANCE
-    rows = [
-        ("all but one: honest and forced loss are apart by at most", gap[causal].max(), 0.0, TOLERANCE),
-        ("whole segment: they are apart by at least, for it sees the future", gap[leaking].min(), least, math.inf),
+    honest_gap, leak = gap[causal].max(), gap[leaking].min()
+    rows: list[Row] = [  # the null: the arm that sees the future, the others, arms as good as each other
+        ("all but one: honest and forced loss are apart by at most", honest_gap, 0.0, TOLERANCE, leak),
+        ("whole segment: they are apart by at least, for it sees the future", leak, least, math.inf, honest_gap),
     ]
     if taught:
         loss, honest, seen = (numbers[name].mean(1) for name in ("test_loss", "honest", "train_loss"))
         loss[0], seen[0] = (one[0].nan_to_num(math.inf) for one in (loss, seen))
         worst, apart, ahead = loss[3:].max(), (loss[3:] - loss[1]).abs().max(), seen[1] - seen[leaking]
+        behind, worse = seen[0] - seen[leaking], honest[leaking] - honest[1]
         rows += [
-            ("the figure: training loss, post-norm minus whole segment", seen[0] - seen[leaking], FAILED, math.inf),
-            ("training loss, pre-norm minus whole segment: it seems better", ahead, LEAKED, math.inf),
-            ("honest loss, whole segment minus pre-norm: it is worse", honest[leaking] - honest[1], LEAKED, math.inf),
+            ("the figure: training loss, post-norm minus whole segment", behind, FAILED, math.inf, 0.0),
+            ("training loss, pre-norm minus whole segment: it seems better", ahead, LEAKED, math.inf, 0.0),
+            ("honest loss, whole segment minus pre-norm: it is worse", worse, LEAKED, math.inf, 0.0),
         ]
         known = [  # what does not hold on pydoc and WikiText-2 (docs/findings.md)
             ("the figure: training loss, whole segment and pre-norm apart by", ahead.abs(), 0, SIMILAR),

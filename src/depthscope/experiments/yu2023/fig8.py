@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from depthscope.experiments.chains import stacked
-from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.claim import Claim, Row, reported, stated
 from depthscope.experiments.progress import track
 from depthscope.metrics import eta
 from depthscope.models.attentions import softmax
@@ -58,17 +58,20 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     size = exact.amax(-1).mean(-1)  # (widths,): the largest over t, mean over shapes
     grows = exact[0, :, -1].mean() / exact[0][:, small].mean()
     largest = exact[0][:, small].max()
-    made = [
-        (f"(a) for t <= 0.1 E[eta] is close to 0 even for d = {cfg.widths[0]} (largest)", largest, 0, 0.01),
-        (f"(b) near t = 1 E[eta] is larger (t = 1 over t <= 0.1, d = {cfg.widths[0]})", grows, 2.0, torch.inf),
+    made: list[Row] = [
+        (f"(b) near t = 1 E[eta] is larger (t = 1 over t <= 0.1, d = {cfg.widths[0]})", grows, 2.0, torch.inf, 1.0)
     ]
     for narrow, wide, a, b in zip(cfg.widths, cfg.widths[1:], size, size[1:], strict=False):
-        made.append(
-            (f"(c) E[eta] comes closer to 0 from d = {narrow} to {wide} (ratio of the largest)", b / a, 0.0, 0.9)
-        )
+        says = f"(c) E[eta] comes closer to 0 from d = {narrow} to {wide} (ratio of the largest)"
+        made.append((says, b / a, 0.0, 0.9, 1.0))
     seen = numbers["error"].mean() / exact.max()
     says = f"{cfg.trials} draws are enough to see E[eta] (standard error over the largest |E[eta]|)"
-    return stated(cfg.shapes, *made) + stated(cfg.trials, (says, seen, 0.0, 1.0), expected=False)
+    close = (f"(a) for t <= 0.1 E[eta] is close to 0 even for d = {cfg.widths[0]} (largest)", largest)
+    return [
+        *stated(cfg.shapes, *made),
+        *stated(cfg.trials, (says, seen, 0.0, 1.0), expected=False),
+        *reported(cfg.shapes, close),  # so it is for every t: what is small is said by (b)
+    ]
 
 
 def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from depthscope.experiments.chains import ChainSizes, stacked
-from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.claim import Claim, Row, stated
 from depthscope.experiments.progress import track
 from depthscope.metrics import lambda_2, t_sim, xi
 from depthscope.models.trials import chain
@@ -49,12 +49,15 @@ def run(cfg: Config) -> dict[str, Tensor]:
 
 def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     apart = (numbers["t_sim"] - numbers["t_sim"][0]).abs().max(1).values
-    made = [
-        ("all formulas: xi_1/xi_2 of step 1 is about 2 (smallest mean)", numbers["ratio"].min(), 1.8, 2.2),
-        ("all formulas: xi_1/xi_2 of step 1 is about 2 (largest mean)", numbers["ratio"].max(), 1.8, 2.2),
+    none = numbers["t_sim"][0].max() - numbers["t_sim"][0, 0]  # the null: attention does nothing
+    made: list[Row] = [
+        ("all formulas: xi_1/xi_2 of step 1 is about 2 (smallest mean)", numbers["ratio"].min(), 1.8, 2.2, 1.0),
+        ("all formulas: xi_1/xi_2 of step 1 is about 2 (largest mean)", numbers["ratio"].max(), 1.8, 2.2, 1.0),
+        *(
+            (f"{formula}: no notable difference (largest gap of t_sim to softmax)", gap, 0.0, 0.1, none)
+            for formula, gap in list(zip(FORMULAS, apart, strict=True))[1:]
+        ),
     ]
-    for formula, gap in list(zip(FORMULAS, apart, strict=True))[1:]:
-        made.append((f"{formula}: no notable difference (largest gap of t_sim to softmax)", gap, 0.0, 0.1))
     return stated(cfg.trials, *made)
 
 

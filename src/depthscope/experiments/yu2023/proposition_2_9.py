@@ -59,17 +59,18 @@ def run(cfg: Config) -> dict[str, Tensor]:
 
 
 def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
-    z = (numbers["measured"] - numbers["predicted"]) / numbers["error"]
-    rough = (numbers["without_eta"] / numbers["predicted"] - 1).abs()
+    z, flat = ((numbers["measured"] - one) / numbers["error"] for one in (numbers["predicted"], 1.0))  # null: r = 1
+    rough, none = ((one / numbers["predicted"] - 1).abs().mean() for one in (numbers["without_eta"], 1.0))
     made = []
-    for h, row in zip(cfg.heads, z, strict=True):
+    for h, row, null in zip(cfg.heads, *((one.abs() <= 3).double().mean(1) for one in (z, flat)), strict=True):
         equation = "(13)" if h == 1 else "(18)"
         says = f"{equation} with h = {h} (share of cases within 3 standard errors)"
-        made.append(Claim(says, float((row.abs() <= 3).double().mean()), 0.95, 1.0, row.numel()))
+        made += stated(z.shape[1], (says, row, 0.95, 1.0, null))
+    rms, biased = (one.square().mean().sqrt() for one in (z, flat))
     return made + stated(
         z.numel(),
-        ("no bias (root mean square of the gaps in standard errors)", z.square().mean().sqrt(), 0.75, 1.25),
-        (f"E[eta] is small already at d = {cfg.d} (mean change of r without it)", rough.mean(), 0.0, 0.05),
+        ("no bias (root mean square of the gaps in standard errors)", rms, 0.75, 1.25, biased),
+        (f"E[eta] is small already at d = {cfg.d} (mean change of r without it)", rough, 0.0, 0.05, none),
     )
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from depthscope.errors import UsageError
 from depthscope.experiments.chains import ChainSizes
-from depthscope.experiments.claim import Claim
+from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
 from depthscope.metrics import t_div
 from depthscope.models.trials import chain
@@ -68,7 +68,7 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     for alpha in cfg.alphas:
         goal, found = limit_factor(alpha), factors(numbers[f"alpha {alpha:g}"])
         says = f"alpha = {alpha:g}: late blocks multiply t_div by 1/(1 + alpha^2) = {goal:.3g}"
-        made.append(Claim(says, float(found.mean()), goal - 0.05, goal + 0.05, cfg.trials))
+        made += stated(cfg.trials, (says, found.mean(), goal - 0.05, goal + 0.05, 1.0))
     return made
 
 

@@ -78,9 +78,10 @@ def ratio(X: Tensor, Y: Tensor) -> Tensor:
 def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     ffn, norm, near = numbers["ffn"] - 1, numbers["norm"] - 1, numbers["t"] >= 0.99
     low = float(numbers["t"][0])
+    size, far = "(largest |xi_1/xi_2 - 1|)", ffn[..., 0].abs().min()  # the null: what the least FFN does at low t_sim
     made = [
-        ("layer norms do not matter at any similarity (largest |xi_1/xi_2 - 1|)", norm.abs().max(), 0.0, 0.03),
-        ("FFN does not matter for t_sim >= 0.99 (largest |xi_1/xi_2 - 1|)", ffn[..., near].abs().max(), 0.0, 0.05),
+        (f"layer norms do not matter at any similarity {size}", norm.abs().max(), 0.0, 0.03, far),
+        (f"FFN does not matter for t_sim >= 0.99 {size}", ffn[..., near].abs().max(), 0.0, 0.05, far),
     ]
     known = [
         (f"{label} does not matter at t_sim = {low:g}, {activation} (|xi_1/xi_2 - 1|)", ffn[i, j, 0].abs(), 0.0, 0.03)

@@ -5,7 +5,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from depthscope.models.gallery.coded import Coded, coded_tokens
+from depthscope.models.gallery.coded import MARK, Coded, coded_tokens
 from depthscope.models.gallery.entry import COLLAPSED, DIVERSE, HEALTHY, NOT_A_NUMBER, VANISHED, Built, Shelf
 from depthscope.models.gallery.traps import Sizes, alone
 from depthscope.models.gallery.writers import Centre, HiddenBlock, MeanHead, Overflow
@@ -34,9 +34,9 @@ def _overflowing(s: Sizes, block: int, only: int | None, lost: bool) -> Built:
     groups = torch.zeros(s.B, s.n, dtype=torch.int64) if lost else alone(s.B, s.n)
     X = coded_tokens(groups, s.d, marked=[s.n // 2])
     if only is not None:
-        X[only + 1 :, :, 12] = 0
+        X[only + 1 :, :, MARK] = 0
     if lost:
-        X[..., 12] *= s.n  # what a token shares with the others in its group still overflows
+        X[..., MARK] *= s.n  # what a token shares with the others in its group still overflows
     return Coded(s.d, [s.mix] * s.depth, write=lambda i: Overflow() if i == block else None), X
 
 

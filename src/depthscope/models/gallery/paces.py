@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.models.gallery.coded import KEPT, Coded, coded_tokens
-from depthscope.models.gallery.entry import COLLAPSED, HEALTHY, ON_THE_WAY, Built, Shelf
+from depthscope.models.gallery.entry import COLLAPSED, DIVERSE, ESCALATING, HEALTHY, ON_THE_WAY, Built, Shelf
 from depthscope.models.gallery.traps import alone
 from depthscope.models.gallery.writers import Shared
 
@@ -43,14 +43,27 @@ def _slow_end(shelf: Shelf) -> None:
     depth = shelf.draw(name).choice([16, 24, 32])
     why = "Averaging takes 1 % of what differs in a block, and more than a fifth of the signal is left in the end."
     shelf.add(name, "pace", HEALTHY, why, partial(_paced, 24, 48, 0.3, [1.01] * depth))
+    name = "pace: on the way, not there yet"
+    r = shelf.draw(name)
+    depth, pace = r.choice([8, 12]), r.choice([1.25, 1.4])
+    why = (
+        f"Averaging divides what differs by {pace:g} a block: 4 % are left, and 8 more blocks would leave less than 1."
+    )
+    shelf.add(name, "pace", ESCALATING, why, partial(_paced, 32, 48, _before(0.04, pace, depth), [pace] * depth))
     name = "pace: alike and slow"
     depth = shelf.draw(name).choice([12, 20])
     why = "A twentieth of what differs is averaged away in a block, to t_div of about 0.003: lost or nearly so."
-    shelf.add(name, "pace", ON_THE_WAY, why, partial(_paced, 24, 48, 0.0035 * 1.05**depth, [1.05] * depth))
+    shelf.add(name, "pace", ON_THE_WAY, why, partial(_paced, 24, 48, _before(0.0035, 1.05, depth), [1.05] * depth))
+
+
+def _before(end: float, pace: float, depth: int) -> float:
+    """t_div of which `end` is left when its odds are divided by pace in every block."""
+    odds = end / (1 - end) * pace**depth
+    return odds / (1 + odds)
 
 
 def _paced(n: int, d: int, t_div: float, paces: Sequence[float]) -> Built:
-    """All tokens have one code, and t_div is divided by a pace in each block."""
+    """All tokens have one code, and what differs (in energy) is divided by a pace in each block."""
     mixes = [1 - pace**-0.5 for pace in paces]
     return Coded(d, mixes, gain=0.0), common_and_differing(n, d, t_div)
 
@@ -95,8 +108,14 @@ def _dtypes(shelf: Shelf) -> None:
         mix = r.choice([0.4, 0.5])
         why = f"t_div shrinks by {(1 - mix) ** -2:.1f} in each of {depth} blocks, as far as {dtype} can tell."
         shelf.add(name, "floor", COLLAPSED, why, partial(_in_dtype, dtype, depth, mix, r.choice([16, 32])))
+    for dtype in ("bfloat16", "float64"):
+        name = f"floor: healthy in {dtype}"
+        r = shelf.draw(name)
+        why = f"Every token looks at itself alone, in {dtype}."
+        shelf.add(name, "floor", DIVERSE, why, partial(_in_dtype, dtype, r.choice([8, 16]), 0.4, r.choice([16, 32]), 1))
 
 
-def _in_dtype(dtype: str, depth: int, mix: float, n: int) -> Built:
+def _in_dtype(dtype: str, depth: int, mix: float, n: int, codes: int = 0) -> Built:
+    """codes: 0, one for all tokens; 1, one for each."""
     kind = getattr(torch, dtype)
-    return Coded(48, [mix] * depth, gain=0.0).to(kind), coded_tokens(torch.zeros(2, n, dtype=torch.int64), 48).to(kind)
+    return Coded(48, [mix] * depth, gain=0.0).to(kind), coded_tokens(codes * alone(2, n), 48).to(kind)

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from depthscope.models.gallery.coded import Coded, coded_tokens
+from depthscope.models.gallery.coded import KEPT, MARK, Coded, coded_tokens
 from depthscope.models.gallery.entry import COLLAPSED, DIVERSE, ESCALATING, HEALTHY, ON_THE_WAY, Built, Shelf
 from depthscope.models.gallery.writers import Line, Neuron, Shared
 
@@ -28,7 +28,7 @@ class Sizes:
     @classmethod
     def drawn(cls, r: random.Random) -> "Sizes":
         """t_div falls by (1 - mix)^2 a block: to less than 1e-4 in 10 blocks and more."""
-        return cls(r.choice([2, 4]), r.choice([16, 24, 32, 48]), r.choice([40, 48, 64]), r.choice([10, 16, 24]), 0.4)
+        return cls(r.choice([1, 2, 4]), r.choice([16, 24, 32, 48]), r.choice([40, 48, 64]), r.choice([10, 16, 24]), 0.4)
 
 
 def alone(B: int, n: int) -> Tensor:
@@ -48,7 +48,7 @@ def built(s: Sizes, groups: Tensor, write: Write = lambda index: None, marked: S
 
 
 def add_traps(shelf: Shelf) -> None:
-    for add in (_equal, _massive, _sequences, _lines, _clusters, _shared):
+    for add in (_equal, _few_tokens, _massive, _sequences, _lines, _clusters, _shared):
         add(shelf)
 
 
@@ -78,6 +78,17 @@ def _some_alone(s: Sizes, at: Sequence[int]) -> Built:
     return built(s, first_alone(s.B, s.n, len(at), at))
 
 
+def _few_tokens(shelf: Shelf) -> None:
+    """Two tokens always lie on a line, and three in three points: that alone is no collapse."""
+    for n in (2, 3, 4):
+        for lost in (True, False):
+            name = f"{n} tokens, {'equal' if lost else 'healthy'}"
+            s = Sizes.drawn(shelf.draw(name))
+            why = f"Each of {n} tokens " + ("takes their mean in every block." if lost else "looks at itself alone.")
+            make = partial(_some_alone, Sizes(6, n, s.d, s.depth, s.mix), [] if lost else list(range(n)))
+            shelf.add(name, "few tokens", COLLAPSED if lost else HEALTHY, why, make)
+
+
 def _massive(shelf: Shelf) -> None:
     """Massive tokens over others that are the same, and over others that are healthy."""
     for lost in (True, False):
@@ -88,12 +99,20 @@ def _massive(shelf: Shelf) -> None:
             s = Sizes.drawn(r)
             start = {"one at the start": [0], "one at the end": [s.n - 1]}
             at = start.get(what) or sorted(r.sample(range(1, s.n - 1), count))
-            born, size = r.randint(1, s.depth), r.choice([30.0, 100.0, 1000.0])
+            born, size = r.randint(1, s.depth), r.choice([15.0, 30.0, 100.0, 1000.0])
             why = f"Tokens {at} get {size:g} times their size in block {born}; all others " + (
                 "take their common mean in every block." if lost else "look at themselves alone."
             )
             allowed = COLLAPSED if lost else DIVERSE
             shelf.add(name, "massive tokens", allowed, why, partial(_with_massive, s, at, born, size, lost))
+    for lost in (True, False):
+        name = f"massive: one in each sequence at a place of its own, {'equal' if lost else 'healthy'} tokens"
+        r = shelf.draw(name)
+        s = Sizes.drawn(r)
+        s = Sizes(4, s.n, s.d, s.depth, s.mix)
+        why = "Every sequence has its massive token elsewhere; the others are as " + ("one." if lost else "they came.")
+        make = partial(_own_places, s, [r.randrange(s.n) for _ in range(4)], r.choice([30.0, 300.0]), lost)
+        shelf.add(name, "massive tokens", COLLAPSED if lost else DIVERSE, why, make)
     for lost in (True, False):
         name = f"massive: {'lost' if lost else 'healthy'} tokens, the massive one goes again"
         r = shelf.draw(name)
@@ -105,14 +124,24 @@ def _massive(shelf: Shelf) -> None:
 
 def _with_massive(s: Sizes, at: Sequence[int], born: int, size: float, lost: bool) -> Built:
     v = size * torch.randn(s.d)
-    v[:13] = 0
+    v[:KEPT] = 0
     groups = first_alone(s.B, s.n, len(at), at) if lost else alone(s.B, s.n)
     return built(s, groups, lambda index: Neuron(v) if index == born else None, at)
 
 
+def _own_places(s: Sizes, places: Sequence[int], size: float, lost: bool) -> Built:
+    v = size * torch.randn(s.d)
+    v[:KEPT] = 0
+    groups = torch.zeros(s.B, s.n, dtype=torch.int64) if lost else alone(s.B, s.n).clone()
+    groups[range(s.B), places] = s.n
+    X = coded_tokens(groups, s.d)
+    X[range(s.B), places, MARK] = 1
+    return Coded(s.d, [s.mix] * s.depth, write=lambda index: Neuron(v) if index == s.depth // 2 else None), X
+
+
 def _passing(s: Sizes, at: int, size: float, lost: bool) -> Built:
     v = size * torch.randn(s.d)
-    v[:13] = 0
+    v[:KEPT] = 0
     signs = {s.depth // 3: 1.0, s.depth - 1: -1.0}
     groups = first_alone(s.B, s.n, 1, [at]) if lost else alone(s.B, s.n)
     return built(s, groups, lambda index: Neuron(signs[index] * v) if index in signs else None, [at])
@@ -138,22 +167,24 @@ def _lost_rows(s: Sizes, rows: Sequence[int]) -> Built:
 
 
 def _lines(shelf: Shelf) -> None:
-    """What differs ends on one line; or stays in few, or in many dimensions."""
-    for name, k, allowed, why in (
-        ("line: through the origin", 1, COLLAPSED, "All but one direction fades: the tokens are multiples of it."),
-        ("line: beside a common vector", -1, COLLAPSED, "Tokens end at a common vector plus multiples of another."),
-        ("many dimensions are kept", 24, DIVERSE, "All but 24 directions fade: 24 dimensions are left to differ in."),
+    """What differs ends on one line; or stays in many dimensions."""
+    for name, k, beside, allowed, why in (
+        ("line: through the origin", 1, None, COLLAPSED, "All but one direction fades: tokens are multiples of it."),
+        ("line: beside a common vector", 1, 1, COLLAPSED, "Tokens end at a common vector plus multiples of another."),
+        ("line: one direction, many sizes", 1, 0, COLLAPSED, "Tokens end in one direction and differ in size alone."),
+        ("many dimensions are kept", 24, None, DIVERSE, "All but 24 directions fade: 24 are left to differ in."),
     ):
         r = shelf.draw(name)
         s = Sizes.drawn(r)
         s = Sizes(s.B, max(s.n, 32), s.d, s.depth, 0.01)
-        shelf.add(name, "few dimensions", allowed, why, partial(_on_a_line, s, abs(k), k < 0))
+        shelf.add(name, "few dimensions", allowed, why, partial(_on_a_line, s, k, beside))
 
 
-def _on_a_line(s: Sizes, k: int, offset: bool) -> Built:
+def _on_a_line(s: Sizes, k: int, beside: int | None) -> Built:
+    """beside: the column of U along which all tokens are shifted, in all blocks together by about 4."""
     U = torch.linalg.qr(torch.randn(s.d, k + 1)).Q
-    line, beside = Line(U[:, :k], 0.4), Shared((2.0 if offset else 0.0) * U[:, k])
-    model = Coded(s.d, [s.mix] * s.depth, gain=0.0, write=lambda index: nn.Sequential(line, beside))
+    line, shift = Line(U[:, :k], 0.4), Shared(torch.zeros(s.d) if beside is None else 4 / s.depth * U[:, beside])
+    model = Coded(s.d, [s.mix] * s.depth, gain=0.0, write=lambda index: nn.Sequential(line, shift))
     return model, coded_tokens(alone(s.B, s.n), s.d)
 
 
@@ -193,7 +224,7 @@ def _shared(shelf: Shelf) -> None:
         r = shelf.draw(name)
         s = Sizes.drawn(r)
         s = Sizes(s.B, max(s.n, 32), s.d, s.depth, s.mix)
-        channels = [] if "rotated" in what else r.sample(range(13, s.d), 4 if "four" in what else 1)
+        channels = [] if "rotated" in what else r.sample(range(KEPT, s.d), 4 if "four" in what else 1)
         why = f"A vector common to all tokens grows to {ratio:g} times a token; beside it the tokens " + (
             "take their mean in every block." if lost else "keep all that differed, in more than 20 dimensions."
         )
@@ -203,7 +234,7 @@ def _shared(shelf: Shelf) -> None:
 
 def _with_shared(s: Sizes, channels: Sequence[int], ratio: float, lost: bool) -> Built:
     v = torch.zeros(s.d)
-    v[list(channels) or slice(13, None)] = torch.randn(len(channels) or s.d - 13)
+    v[list(channels) or slice(KEPT, None)] = torch.randn(len(channels) or s.d - KEPT)
     v *= ratio * s.d**0.5 / s.depth / v.norm()
     groups = torch.zeros(s.B, s.n, dtype=torch.int64) if lost else alone(s.B, s.n)
     return built(s, groups, lambda index: Shared(v))

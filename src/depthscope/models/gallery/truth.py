@@ -44,10 +44,12 @@ def end_states(model: nn.Module, inputs: Any) -> tuple[Tensor, Tensor]:
     return before[0], after[-1]
 
 
-def fate(model: nn.Module, inputs: Any, *, token_axis: int = 1) -> Fate:
+def fate(model: nn.Module, inputs: Any) -> Fate:
     """What became of the sequences of a batch."""
-    start, end = (X.transpose(1, token_axis).double().numpy() for X in end_states(model, inputs))
     mask = inputs.get("attention_mask") if hasattr(inputs, "keys") else None
+    sequences = len(next(iter(inputs.values())) if hasattr(inputs, "keys") else inputs)
+    states = (X if len(X) == sequences else X.transpose(0, 1) for X in end_states(model, inputs))  # XLNet: tokens first
+    start, end = (X.double().numpy() for X in states)
     rows = [slice(None) if mask is None else mask[i].bool().numpy() for i in range(len(end))]
     if not all(np.isfinite(X[own]).all() for X, own in zip(end, rows, strict=True)):
         return "not a number"
@@ -73,7 +75,7 @@ def is_lost(Y: Tokens, X: Tokens) -> bool:
     typical = np.median(apart[np.triu_indices(n, 1)])
     if typical <= 2 * SAME * size and not kept_apart(ordinary, X):
         return True
-    return on_a_line(ordinary) or len(clusters(ordinary, apart)) <= FEW
+    return (n > 2 and on_a_line(ordinary)) or len(clusters(ordinary, apart)) <= min(FEW, n // 4)
 
 
 def without_massive(Y: Tokens) -> Tokens:

@@ -29,17 +29,6 @@ class Shared(nn.Module):
         return X + self.v
 
 
-class Both(nn.Module):
-    """One after the other."""
-
-    def __init__(self, *parts: nn.Module) -> None:
-        super().__init__()
-        self.parts = nn.Sequential(*parts)
-
-    def forward(self, X: Tensor) -> Tensor:
-        return self.parts(X)
-
-
 class Line(nn.Module):
     """X + rate (X U U^T - X): what does not lie along the columns of U (d, k) fades; k = 1 is a line."""
 

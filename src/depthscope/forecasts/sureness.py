@@ -1,0 +1,69 @@
+"""How sure a forecast by weights is: from what every block neglects to a band of t_sim, and words where it is wide."""
+
+import torch
+from torch import Tensor
+
+from depthscope.forecasts.record import Forecast
+from depthscope.laws.doubt import KINDS
+from depthscope.laws.law import Law
+
+FACTOR = 2.3  # standard deviations of the log-odds: nine whole curves of ten, see beyond/forecast_error
+SLACK = 0.005  # of t_sim, of the mean field itself, where nothing is left to chance
+STEEPEST = 1.2  # slope of the log-odds of a block on those before it; more is a small difference of large errors
+RANGE = 0.1  # of t_sim: a band this far from the curve is worth a warning
+SHARP = 2.0  # variance of scores that is worth a word
+WHY = {
+    "width": "Tokens have few channels: overlaps that it takes for zero are large",
+    "heads": "Heads or tokens are few: where attention looks is chance",
+    "structure": "The weights are not random (trained?), and it takes them for strangers to the tokens",
+    "unknown": "There is a step whose error is not known",
+}
+
+
+def neglected(laws: list[Law]) -> Tensor:
+    """The variance of the log-odds of t_sim after every block by KINDS, (depth + 1, 3), a mean over sequences.
+
+    V_l = J_l^2 V_{l-1} + what block l neglects,    J_l: slope of the log-odds after the block on those before it
+
+    Where blocks share their weights, each makes the error of the one before it again: standard deviations add up then.
+    Infinite after a block through which it could not be followed.
+    """
+    V = torch.zeros(len(KINDS), dtype=torch.float64)
+    found = [V]
+    for law in laws[1:]:
+        if law.doubt is None:
+            V = torch.full_like(V, torch.inf)
+        else:
+            slope, fresh = (x.mean(0) for x in law.doubt.of_odds(law.pair))
+            J = slope.abs().clamp(max=STEEPEST)
+            V = (J * V.sqrt() + fresh.sqrt()).square() if law.followed else J.square() * V + fresh
+            V = V.nan_to_num(nan=torch.inf, posinf=torch.inf)
+        found.append(V)
+    return torch.stack(found)
+
+
+def band_by_variance(forecast: Forecast, variance: Tensor) -> Tensor:
+    """Between which values t_sim lies in nine cases of ten, (2, depth + 1); variance (depth + 1,) of its log-odds."""
+    tiny = torch.finfo(torch.float64).tiny
+    odds = (forecast.t_sim.clamp(min=tiny) / forecast.t_div.clamp(min=tiny)).log()
+    away = (FACTOR * variance.sqrt()).clamp(max=1e4)
+    slack = torch.where(torch.arange(len(odds)) > 0, SLACK, 0.0)
+    low, high = torch.sigmoid(odds - away) - slack, torch.sigmoid(odds + away) + slack
+    return torch.stack([torch.minimum(low, forecast.t_sim), torch.maximum(high, forecast.t_sim)]).clamp(0, 1)
+
+
+def beyond_range(forecast: Forecast, laws: list[Law], variance: Tensor) -> list[str]:
+    """One sentence where the band is wide: how far off t_sim may be, from which block on, and why."""
+    assert forecast.band is not None
+    off = (forecast.band - forecast.t_sim).abs().amax(0)
+    if float(off.max()) <= RANGE:
+        return []
+    first, worst = int((off > RANGE).nonzero()[0]), int(off.argmax())
+    known = bool(variance[worst].isfinite().all())
+    why = WHY[KINDS[int(variance[worst].argmax())] if known else "unknown"]
+    scores = max((law.doubt.scores for law in laws if law.doubt is not None), default=0.0)
+    sharp = f" Scores are sharp: their variance is {scores:.2g}." if scores > SHARP else ""
+    return [
+        f"this forecast is beyond its range from block {first} on: t_sim may be off by {float(off.max()):.2f} "
+        f"(block {worst}). {why}.{sharp} Scan the model to be sure."
+    ]
