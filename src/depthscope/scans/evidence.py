@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 LOST = 0.01  # less than a hundredth of the signal differs between tokens
 ALIKE = 0.1  # t_div below which it matters whether a shared channel is to blame
 GONE = 1e-4  # however slowly tokens came there, whatever offset they share: below this they are lost
-DISAGREE = 2.0  # a factor between two diversities that calls for an explanation
+DISAGREE = 4.0  # a factor between two diversities that calls for an explanation: trimming alone makes 2
 FAST = 1.02  # t_div shrinks by this factor a block or more: exponential, not the slow power law of pre-norm
 ON_A_LINE = 1.05  # directions in which tokens differ: 2 % off the line
 MANY = 5.0  # directions: nobody who differs in so many is lost in them

@@ -57,7 +57,7 @@ def why_they_disagree(scan: "Scan", found: Evidence) -> str:
 
 
 def massive_words(scan: "Scan", found: Evidence) -> str:
-    """Who the massive tokens are, and what they hide; empty where there are none, or they hide nothing."""
+    """Who the massive tokens are, and what they hide; empty where there are none."""
     if not scan.massive:
         return ""
     with_them, without = found.t_div.mean(-1), found.rest.mean(-1)
@@ -65,7 +65,7 @@ def massive_words(scan: "Scan", found: Evidence) -> str:
     block = int(apart.argmax())  # where they hide most
     ratio = float((with_them[-1] / without[-1]).log().abs().nan_to_num(0.0))
     if float(apart[block]) < HIDDEN and ratio < math.log(DISAGREE):
-        return ""
+        return f"{who_is_massive(scan.massive, scan.samples)}, and hides nothing."
     largest = max(scan.massive, key=lambda one: one.times * one.sequences)
     grown = f", {_similar(without, largest.block)} after block {largest.block}" if largest.block < block else ""
     return (
