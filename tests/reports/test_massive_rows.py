@@ -3,7 +3,8 @@
 import torch
 
 import depthscope as ds
-from depthscope.reports.rows import massive_at, table
+from depthscope.reports.rows import massive_at, massive_tokens, table
+from depthscope.reports.show import text
 from scans.played import gaussian, played, towards
 
 
@@ -18,10 +19,16 @@ def scans() -> tuple[ds.Scan, ds.Scan]:
 def test_the_table_names_massive_tokens_and_shows_the_rest() -> None:
     plain, massive = scans()
     names, cells = table(massive)
-    assert {"rest", "massive"} <= {*names} and cells[-1][-1].startswith("5 x")
+    assert "rest" in names and f"block {massive.depth}: 5 x" in massive_tokens(massive)
     assert float(cells[-1][names.index("rest")]) == round(1 - float(massive["t_div_rest"][-1]), 3)
-    assert not {"rest", "core", "massive"} & {*table(plain)[0]}
+    assert not {"rest", "core"} & {*table(plain)[0]} and massive_tokens(plain) == ""
     assert massive_at(massive, 0) == ""
+
+
+def test_no_number_is_cut_in_a_terminal_of_80_columns() -> None:
+    _, massive = scans()
+    shown = text(massive, width=80)
+    assert "…" not in shown and "massive tokens, position x how many times the median: block" in shown
 
 
 def test_text_and_page_tell_of_both_only_where_they_differ() -> None:

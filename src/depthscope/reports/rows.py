@@ -48,12 +48,7 @@ def table(scan: Scan, most: int = 13) -> tuple[list[str], list[list[str]]]:
         return "-" if growth and centred[block] else _cell(columns[name][block], block)
 
     shown = sampled(scan.depth + 1, most)
-    cells = [[str(i), *(cell(name, i) for name in columns)] for i in shown]
-    if scan.massive:
-        return ["block", *columns, "massive"], [
-            [*row, massive_at(scan, i)] for i, row in zip(shown, cells, strict=True)
-        ]
-    return ["block", *columns], cells
+    return ["block", *columns], [[str(i), *(cell(name, i) for name in columns)] for i in shown]
 
 
 def hidden(scan: Scan) -> dict[str, Tensor]:
@@ -73,6 +68,12 @@ def massive_at(scan: Scan, block: int) -> str:
     here = sorted((one for one in scan.massive if one.block == block), key=lambda one: -one.times * one.sequences)
     named = [f"{one.position} x{one.times:.0f}" for one in here[:2]]
     return ", ".join([*named, f"+{len(here) - 2}"] if len(here) > 2 else named)
+
+
+def massive_tokens(scan: Scan, most: int = 13) -> str:
+    """One line: the massive tokens at the blocks of the table. A column of its own would leave numbers no room."""
+    named = {i: massive_at(scan, i) for i in sampled(scan.depth + 1, most)}
+    return "; ".join(f"{f'block {i}' if i else 'input'}: {words}" for i, words in named.items() if words)
 
 
 def by_position(scan: Scan) -> tuple[list[str], list[list[str]], str]:
@@ -115,8 +116,8 @@ def _cell(value: float, block: int) -> str:
 
 
 REST = (
-    "rest: t_sim without massive tokens, whose norm is over 5 times the median and which rule t_sim; massive: their "
-    "positions, and how many times the median they are; core: t_div without outliers and shared massive channels."
+    "rest: t_sim without massive tokens, whose norm is over 5 times the median and which rule t_sim; core: t_div "
+    "without outliers and shared massive channels."
 )
 RANGES = (
     "t_sim[0:16]: of the first 16 tokens, t_sim[1/4]: of the first quarter; m unrelated tokens have t_sim 1 / m, so "

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from depthscope.reports.rows import LEGEND, REST, by_position, header, hidden, side_by_side, table
+from depthscope.reports.rows import LEGEND, REST, by_position, header, hidden, massive_tokens, side_by_side, table
 from depthscope.reports.scan_plots import draw_scans
 from depthscope.reports.sheet import Bars, Curves, Grid, Line, Part, Sheet, notes
 from depthscope.scans.record import Scan
@@ -26,6 +26,8 @@ def sheet(scan: Scan) -> Sheet:
     }
     other = hidden(scan)
     rest: list[Part] = []
+    named = massive_tokens(scan)
+    massive = [Line(f"massive tokens, position x how many times the median: {named}")] if named else []
     if "rest" in other:
         series["t_sim rest"] = other["rest"].tolist()
         rest = [Line("and without massive tokens", "bold"), Bars(series["t_sim rest"], style)]
@@ -37,6 +39,7 @@ def sheet(scan: Scan) -> Sheet:
         Line([(f"{verdict.status.upper()}. ", f"bold {style}"), verdict.text, " ", (verdict.advice, "bold")]),
         Curves(series, "token similarity over depth"),
         Grid(*table(scan), gap=1),
+        *massive,
         Line(f"{LEGEND} {REST}" if other else LEGEND, "dim"),
     ]
     names, cells, legend = by_position(scan)
