@@ -20,7 +20,8 @@ DELTA_TOLERANCE = 0.02  # of the residual, relative to the value; the error of a
 LAMBDA_TOLERANCE = 0.01
 SQUARED = 128  # at or below this many, a scan squares the whole of Pi_2 P to bound its spectral radius
 SQUARED_ALONE = 512  # so does lambda_2 by itself
-SQUARINGS = 10
+SQUARINGS = 14
+SQUARINGS_ALONE = 14
 TOLERANCE = 1e-3
 EPS = torch.finfo(torch.float64).eps
 HALF = 1e-5  # rows that sum to 1 no better are of half precision
@@ -45,7 +46,7 @@ def delta_of(pattern: Pattern) -> Estimate:
     return torch.where(bad, math.nan, value), torch.where(bad, math.nan, error)
 
 
-def lambda_2_of(pattern: Pattern, squared: int = SQUARED) -> Estimate:
+def lambda_2_of(pattern: Pattern, squared: int = SQUARED, squarings: int = SQUARINGS) -> Estimate:
     """|lambda_2| and how far it may be off for one part of a pattern, (size,) each."""
     if pattern.is_triangular():
         # The eigenvalues of a triangular P are its diagonal; the first token sees itself alone, which is the 1.
@@ -58,10 +59,10 @@ def lambda_2_of(pattern: Pattern, squared: int = SQUARED) -> Estimate:
         return value, torch.zeros_like(value)
     if pattern.n > squared:
         return spectral_radius(pattern, LAMBDA_TOLERANCE)
-    return _dense_lambda_2(pattern)
+    return _dense_lambda_2(pattern, squarings)
 
 
-def _dense_lambda_2(pattern: Pattern) -> Estimate:
+def _dense_lambda_2(pattern: Pattern, squarings: int) -> Estimate:
     """lambda_2_of by the whole of Pi_2 P; heads that are far from normal once more, each by itself."""
     P, bad = finite(_dense(pattern))
     sums = P.sum(-1, keepdim=True)
@@ -74,8 +75,7 @@ def _dense_lambda_2(pattern: Pattern) -> Estimate:
         off_by = torch.where(off < HALF, 2 * off, 0.0) * torch.linalg.vector_norm(P_Pi_2, dim=(-2, -1))
         value, error = radius_by_eigenvectors(A, rounding + off_by)
     else:
-        more = 0 if pattern.n <= SQUARED else 4  # alone there is time
-        found = spectral_bracket(A, rounding, squarings=SQUARINGS + more, tolerance=TOLERANCE)
+        found = spectral_bracket(A, rounding, squarings=squarings, tolerance=TOLERANCE)
         value, error = found.value, found.error + 2 * off
     for i in (~(error <= DOUBTFUL * value)).nonzero().flatten().tolist():
         keep = slice(None) if pattern.mask is None else pattern.mask[i]
@@ -155,4 +155,5 @@ def lambda_2(
             f"lambda_2: P must be square, as in self-attention; got {pattern.n} queries and {pattern.m} keys. "
             "Only delta and attention_entropy are defined for cross-attention."
         )
-    return _over_parts(partial(lambda_2_of, squared=SQUARED_ALONE), pattern, batch, return_residual)
+    alone = partial(lambda_2_of, squared=SQUARED_ALONE, squarings=SQUARINGS_ALONE)  # there is time
+    return _over_parts(alone, pattern, batch, return_residual)
