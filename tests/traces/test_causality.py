@@ -221,7 +221,7 @@ def test_signatures_differ_where_masks_do() -> None:
 
 
 def test_a_chunk_shows_in_sequences_longer_than_itself() -> None:
-    assert not Causality("open", length=6).holds(12) and Causality("open", length=6).holds(11)
+    assert not Causality("open", length=6).holds(7) and Causality("open", length=6).holds(6)
     assert Causality("causal", length=6).holds(600)
 
 

@@ -15,7 +15,7 @@ from torch import nn
 from depthscope.errors import UsageError
 from depthscope.traces.operations import Operation
 
-FILE = torch.utils.checkpoint.__file__
+FILES = {torch.utils.checkpoint.__file__, torch.autograd.function.__file__}  # others checkpoint by a Function
 ADVICE = "Use at='block_out' where fix_ can, or turn checkpointing off."
 
 
@@ -46,7 +46,7 @@ def _is_inside_checkpoint(model: nn.Module, blocks: list[nn.Module]) -> bool:
     """Whether a checkpoint was begun after the block that is running now, or after the model where no block is."""
     frame, found = sys._getframe(1), False
     while frame is not None:
-        if frame.f_code.co_filename == FILE:
+        if frame.f_code.co_filename in FILES:
             found = True
         elif frame.f_code.co_name == "_call_impl":
             running = frame.f_locals.get("self")

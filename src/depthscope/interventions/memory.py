@@ -96,16 +96,21 @@ class Memory:
         finally:
             names.discard(self.name)
 
-    def keep(self, arguments: Mapping[str, Any], output: Any, sums: Sums) -> None:
-        """Remember the sums after a pass whose tokens went into a cache or memory, given or made by the model."""
+    def keep(self, arguments: Mapping[str, Any], output: Any, sums: Sums) -> Any:
+        """Remember the sums after a pass whose tokens went into a cache or memory, given or made by the model.
+
+        Returns the cache, or None where there is none.
+        """
         parts = output if isinstance(output, tuple) else (getattr(output, "past_key_values", None),)
         for memory in filter(is_segment_memory, parts):
             self._refuse_sharing()
             memory.means[self.name] = [[_summands(mean, memory) for mean in call] for call in sums]
         cache = next((c for c in (arguments.get("past_key_values"), *parts) if _is_cache(c)), None)
         keys = None if cache is None else _keys(cache)
-        if keys is not None:
-            self._kept[cache] = _Kept(sums, weakref.ref(keys))
+        if keys is None:
+            return None
+        self._kept[cache] = _Kept(sums, weakref.ref(keys))
+        return cache
 
 
 def cache_in(arguments: Mapping[str, Any]) -> Any:

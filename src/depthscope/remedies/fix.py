@@ -126,7 +126,9 @@ class Fix(Handle):
         return found
 
     def ended(self, done: Pass, output: Any) -> None:
-        self.memory.keep(done.arguments, output, done.sums)
+        cache = self.memory.keep(done.arguments, output, done.sums)
+        if cache is not None:
+            self.forms.keep(cache)
 
     def unmet(self, idle: list[str]) -> str:
         met = self._site.sites_met() if self._site else []

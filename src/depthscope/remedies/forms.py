@@ -4,6 +4,7 @@ Causality is behaviour (traces/causality.py). What is tried is the plain model, 
 with the remedy in place: what neither mask nor declaration tells is seen there.
 """
 
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,12 +13,14 @@ from typing import Any
 from torch import Tensor
 
 from depthscope.errors import CausalLeakError
-from depthscope.interventions.memory import tokens_in
+from depthscope.interventions.memory import cache_in, tokens_in
 from depthscope.traces.causality import Causality, causality, known_causality, places_of, rows_to_try, trial_of
 from depthscope.traces.entry import run_model
 from depthscope.traces.inputs import named_arguments, padding_in
 from depthscope.traces.signature import length_of, signature_of
 from depthscope.traces.trial import Trial
+
+MORE = 30.0  # times what moves without the remedy: less is the model's own, amplified
 
 
 @dataclass(frozen=True)
@@ -39,22 +42,42 @@ class Forms:
         self.trying = False  # a pass of ours is running
         self.used: set[str] = set()
         self._found: dict[tuple, Form] = {}
+        self._begun: weakref.WeakKeyDictionary[Any, Form] = weakref.WeakKeyDictionary()
 
     def settle(self, args: tuple, kwargs: dict[str, Any], axis: int) -> None:
         """Take the form for a pass with these arguments; try the model when it is called like this the first time."""
         if self.fix.is_off:
             return
-        if tokens_in(named_arguments(self.fix.model, args, kwargs)[0]):
+        named = named_arguments(self.fix.model, args, kwargs)[0]
+        cache = cache_in(named)
+        if tokens_in(named):
             if self.now is None:
                 self._need(Causality("unknown", "a part of the tokens is in a key-value cache"))
-            return  # the rest of a sequence: what was settled for its beginning holds
+                return
+            self.take(self._begun.get(cache, self.now))  # the rest of a sequence: what its beginning was settled as
+            return
         key = signature_of(self.fix.model, args, kwargs)
-        if key not in self._found or not self._found[key].stream.holds(length_of(args, kwargs, axis)):
+        if key not in self._found or not self._holds(key, length_of(args, kwargs, axis)):
             self._found[key] = self._settled(args, kwargs, axis, key)
-        self.now = self._found[key]
-        self.stream = self.now.stream
-        self.fix.copies.take(self.now.name)
-        self.used.add(self.now.name)
+        self.take(self._found[key])
+
+    def _holds(self, key: tuple, length: int) -> bool:
+        """Whether what was settled holds for this length. Processes that share a model try it together, or not at all.
+
+        Where weights are cut over processes, each pass waits for the others, whose sequences may be shorter.
+        """
+        shared = any(hasattr(weight, "device_mesh") for weight in self.fix.model.parameters())
+        return shared or self._found[key].stream.holds(length)
+
+    def take(self, form: Form) -> None:
+        self.now, self.stream = form, form.stream
+        self.fix.copies.take(form.name)
+        self.used.add(form.name)
+
+    def keep(self, cache: Any) -> None:
+        """A pass has filled a cache: what comes after its tokens goes on in the same form."""
+        if self.now is not None:
+            self._begun[cache] = self.now
 
     def _settled(self, args: tuple, kwargs: dict[str, Any], axis: int, key: tuple) -> Form:
         fix, model = self.fix, self.fix.model
@@ -111,7 +134,8 @@ class Forms:
                 if moved is None:
                     continue
                 plain = trial_of(fix.model, blocks, axis, args, kwargs, row, **way)
-                if _moved(plain, places, at) is None:
+                still = plain.moved(places[at:], places[:at])
+                if still is None or moved[1] > MORE * float(still[0].max()):
                     return places[at], *moved
         return None
 
@@ -140,8 +164,7 @@ class Forms:
 def _moved(trial: Trial, places: list[int], cut: int) -> tuple[int, float] | None:
     """The first token before a cut that moves when those after it are changed, and how far."""
     moves = trial.moved(places[cut:], places[:cut])
-    far = None if moves is None else (moves[0] > trial.rounding).nonzero()
-    if far is None or not len(far):
+    if moves is None or not bool((moves[0] > trial.rounding).any()):
         return None
-    first = int(far[0])
-    return places[first], float(moves[0][first])  # type: ignore[index]
+    most = int(moves[0].argmax())
+    return places[most], float(moves[0][most])

@@ -18,7 +18,7 @@ UNCERTAIN = 0.1  # a relative error above this is said aloud
 WHY = {
     "delta": "the few vectors that were tried may have missed its direction",
     "lambda_2": "eigenvalues of attention that is far from symmetric move with every rounding, and powers that would "
-    "bound them cost too much beyond 128 tokens",
+    "bound them cost too much in a scan beyond 128 tokens (ds.metrics.lambda_2(P) bounds it up to 512)",
 }
 LEAKING = 1e-3  # so is attention to padding above this share
 
@@ -153,10 +153,15 @@ def _vanished_notes(readings: list[Reading]) -> list[str]:
     ]
 
 
+def _certainty(error: float) -> str:
+    """A relative error in words: from 1 on nothing bounds the value from below."""
+    return f"not known better than {error:.0%}" if error < 1 else "an estimate that nothing bounds from below"
+
+
 def _attention_notes(readings: list[Reading], residuals: dict[str, float]) -> list[str]:
     found = [a for r in readings for a in r.attentions() if a is not None]
     notes = [
-        f"{name} is not known better than {value:.0%} in some head: {WHY[name]}"
+        f"{name} is {_certainty(value)} in some head: {WHY[name]}"
         for name, value in residuals.items()
         if value > UNCERTAIN
     ]

@@ -14,10 +14,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from depthscope.traces.blocks import template
-from depthscope.traces.signature import closes, length_of, masks_in, tensors_in
+from depthscope.traces.signature import closes, length_of, masks_in, read_in, tensors_in, uniform
 from depthscope.traces.trial import SHARE, Trial
 
 APART = 3  # tokens at the end that see no other, after which no more is expected
+NEARLY = 1e-2  # of what flows forth: what flows back is no more than a soft mask, or rounding
 HOPS = 8  # cuts that are tried at most; a stream that is open at all of them is taken for open everywhere
 
 
@@ -50,7 +51,7 @@ class Causality:
 
     def holds(self, length: int) -> bool:
         """Whether it holds for sequences of another length: chunks and prefixes show in longer ones than themselves."""
-        return self.kind != "open" or length < 2 * max(1, self.length)
+        return self.kind != "open" or length <= self.length
 
 
 KNOWN: weakref.WeakKeyDictionary[nn.Module, dict[Any, Causality]] = weakref.WeakKeyDictionary()
@@ -94,17 +95,22 @@ def causality(
 def rows_to_try(axis: int, args: tuple, kwargs: dict, mask: Tensor | None) -> list[int]:
     """The sequence with most tokens; one for each way in which the masks (B, .., n, n) of a batch close the future."""
     batch = batch_of(axis, args, kwargs)
-    masks = [x for x in masks_in(args, kwargs) if x.ndim > 2 and x.shape[0] == batch > 1]
+    masks = [
+        x.reshape(batch, -1, *x.shape[-2:])
+        for x in masks_in(args, kwargs)
+        if x.ndim > 2 and batch > 1 and x.shape[0] % batch == 0
+    ]
+    kinds = [x for x in tensors_in((args, kwargs)) if x.ndim == 2 and x.shape[0] == batch > 1]
     lengths = mask.sum(-1).tolist() if mask is not None and len(mask) == batch else [0] * batch
     groups: dict[Any, int] = {}
     for row in sorted(range(batch), key=lambda row: -lengths[row]):
-        groups.setdefault(tuple(closes(x[row]) for x in masks), row)
+        groups.setdefault((*(closes(x[row]) for x in masks), *(uniform(x[row]) for x in kinds)), row)
     return list(groups.values())[:HOPS]
 
 
 def batch_of(axis: int, args: tuple, kwargs: dict) -> int:
     """How many sequences there are."""
-    first = next((x for x in tensors_in((args, kwargs)) if x.ndim), None)
+    first = next((x for x in read_in(args, kwargs) if x.ndim), None)
     along = 1 if axis == 0 else 0
     return 1 if first is None or first.ndim <= along else first.shape[along]
 
@@ -161,15 +167,20 @@ def _search(trial: Trial, places: list[int]) -> tuple[str, int | None, str]:
         if moves is None:
             return "unknown", None, "its tokens are not finite"
         stream, attention = moves
+        small = float(stream.max())
+        if trial.rounding < small < NEARLY:  # a soft mask, rounded activations: much less than flows the other way?
+            crossed, first_moves, _, forth = _crossed(trial, places, cut)
+            if crossed and small < NEARLY * forth:
+                why = f"later tokens move earlier ones by {small:.0e} of their length"
+                return ("in part" if opened or first_moves > NEARLY * forth else "causal"), cut, why
         far = (stream > trial.rounding) | ((attention > max(SHARE, trial.rounding)) & (stream > 0))
         if bool(far.any()):
             opened, cut = True, int(far.nonzero()[0])
         else:
-            crossed, first_moves, felt = _crossed(trial, places, cut)
+            crossed, first_moves, felt, _ = _crossed(trial, places, cut)
             if crossed:
-                small = float(stream.max())
                 why = f"later tokens move earlier ones by {small:.0e} of their length" if small else ""
-                return ("in part" if opened or first_moves else "causal"), cut, why
+                return ("in part" if opened or first_moves > trial.rounding else "causal"), cut, why
             if by_attention is None:
                 by_attention = _by_attention(attention, felt, trial.rounding), cut
             cut, apart = cut - 1, apart + 1  # the parts do not see each other at all: windows, or texts side by side
@@ -181,7 +192,7 @@ def _search(trial: Trial, places: list[int]) -> tuple[str, int | None, str]:
     return kind, cut if kind == "causal" else None, "no token was seen to move another" if kind == "unknown" else ""
 
 
-def _crossed(trial: Trial, places: list[int], cut: int) -> tuple[bool, bool, float]:
+def _crossed(trial: Trial, places: list[int], cut: int) -> tuple[bool, float, float, float]:
     """Whether the last token before a cut moves those after it, and whether the second token moves the first.
 
     And how far what attention gives after the cut moves.
@@ -189,10 +200,10 @@ def _crossed(trial: Trial, places: list[int], cut: int) -> tuple[bool, bool, flo
     changed = sorted({min(1, cut - 1), cut - 1})
     moves = trial.moved([places[i] for i in changed], [places[0], *places[cut:]])
     if moves is None:
-        return False, False, 0.0
+        return False, 0.0, 0.0, 0.0
     stream, attention = moves
     crossed = bool((stream[1:] > trial.rounding).any())
-    return crossed, changed[0] == 1 and bool(stream[0] > trial.rounding), float(attention[1:].max())
+    return crossed, float(stream[0]) if changed[0] == 1 else 0.0, float(attention[1:].max()), float(stream[1:].max())
 
 
 def _by_attention(attention: Tensor, felt: float, rounding: float) -> str:
