@@ -328,3 +328,36 @@ def test_batches_are_sequences_of_one_record() -> None:
     scan = ds.scan(model, [lost, kept, kept], blocks="blocks.*", attention=False)
     assert scan.sequences["t_div_core"].shape == (3, 3)
     assert scan.verdict.status == "escalating" and scan.verdict.sequences_collapsed == 1
+
+
+# pooled, short, noisy
+
+
+@over(
+    "same_answer, curve, status",
+    [
+        (False, (3.0, 3.0, 2.5, 0.8, 0.05, 0.005), "escalating"),
+        (True, (3.0, 3.0, 2.5, 0.8, 0.05, 0.005), "collapsed"),
+        (False, (3.0, 0.8, 0.2, 0.06, 0.02, 0.005), "collapsed"),
+        (False, (3.0, 3.0, 2.5, 0.8, 0.05, 1e-5), "collapsed"),
+    ],
+)
+def test_tokens_that_take_over_the_answer_of_their_sequence(same_answer: bool, curve: tuple, status: str) -> None:
+    """As after mean pooling: alike within sequences, in the last blocks alone, and apart between sequences."""
+    base, apart = common_and_apart(8, 24, 32)
+    base = base[:1].expand_as(base) if same_answer else base
+    scan = played([base + math.sqrt(t) * apart for t in curve])
+    assert scan.verdict.status == status and scan.verdict.fix_needed == (status == "collapsed")
+    means = base[:, 0] / base[:, 0].norm(dim=-1, keepdim=True)
+    assert float(scan.sequences["sequences_apart"][-1, 0]) == pytest.approx(1 - float(means.mean(0).square().sum()))
+    assert ("judge it by its score" in scan.verdict.advice) == (status == "escalating")
+
+
+def test_batches_together_tell_how_far_sequences_are_apart() -> None:
+    from scans.played import Played
+
+    model = Played([torch.zeros(1, 9, 32, dtype=torch.float64)] * 3)
+    tokens = gaussian(6, 1, 32) + 0.3 * gaussian(6, 9, 32)
+    options = {"blocks": "blocks.*", "attention": False}
+    one, many = ds.scan(model, tokens, **options), ds.scan(model, list(tokens.split(2)), **options)
+    torch.testing.assert_close(one.sequences["sequences_apart"], many.sequences["sequences_apart"])

@@ -22,6 +22,7 @@ DISAGREE = 4.0  # a factor between two diversities that calls for an explanation
 FAST = 1.02  # t_div shrinks by this factor a block or more: exponential, not the slow power law of pre-norm
 ON_A_LINE = 1.05  # directions in which tokens differ: 2 % off the line
 MANY = 5.0  # directions: nobody who differs in so many is lost in them
+APART = 0.4  # t_div of the mean tokens of sequences: random models that lose their tokens have 0.2 and less
 MOST = 7 / 8  # of the tokens in a few points
 MAJORITY = 2 / 3  # of the tokens are the same, or in a few points: on the way
 KEPT = 0.5  # of the distance from the mean at the start: an offset was added, and nothing was taken
@@ -38,7 +39,8 @@ class Evidence:
     rank: Tensor
     size: Tensor
     points: Tensor
-    tokens: float
+    tokens: Tensor
+    apart: Tensor  # t_div of the mean tokens over the sequences: the same for all
     floor: float
 
     @cached_property
@@ -72,6 +74,18 @@ class Evidence:
     def lost(self) -> Tensor:
         """In which states and sequences tokens cannot be told apart."""
         return (self.same & ~self.offset) | self.on_a_line | self.in_points
+
+    @property
+    def pooled(self) -> bool:
+        """Tokens take over the answer of their sequence in the last blocks: alike within sequences, apart between them.
+
+        Who collapses does so at one pace, and has lost most of its diversity half way.
+        """
+        alike = self.lost & self.same & ~(self.on_a_line | self.in_points)
+        start, depth = stays(alike.sum(-1) >= alike.shape[-1] / 2), len(alike) - 1
+        late = start is not None and start > depth - math.ceil(depth / 4)
+        first, half, last = (float(self.value[block].median()) for block in (0, depth // 2, depth))
+        return late and half > KEPT * first and last >= GONE and float(self.apart[-1, 0]) >= APART
 
     @property
     def majority(self) -> Tensor:
@@ -117,6 +131,7 @@ def evidence_of(scan: "Scan", floor: float) -> Evidence:
         known.get("difference_rank", nothing),
         known.get("difference_size", nothing),
         known.get("few_points", nothing),
-        scan.valid_tokens,
+        known.get("tokens", torch.full_like(known["t_div"], scan.valid_tokens)),
+        known.get("sequences_apart", nothing),
         floor,
     )

@@ -125,6 +125,21 @@ def _not_a_number(case: Case) -> Verdict | None:
     return case.verdict("not a number", text, advice, block=block)
 
 
+def _pooled(case: Case) -> Verdict | None:
+    """A classifier that averages its tokens may as well do so in its last blocks: that is no loss."""
+    found = case.found
+    if not found.pooled:
+        return None
+    start = stays(found.lost.sum(-1) >= found.lost.shape[-1] / 2)
+    text = (
+        f"From block {start} on tokens of one sequence are alike (t_div {float(found.value[-1].mean()):.2g}), "
+        f"sequences are not (t_div of their means {float(found.apart[-1, 0]):.2g}), as after pooling.{case.why}"
+    )
+    advice = "No fix needed if it learned: judge it by its score."
+    pace = found.pace(case.scan.depth, found.lost[-1])
+    return case.verdict("escalating", text, advice, block=start, pace=pace, fix_needed=False)
+
+
 def _lost(case: Case) -> Verdict | None:
     """Collapsed, in half of the sequences or more; escalating, in fewer."""
     found = case.found
@@ -236,6 +251,7 @@ def _diverse(case: Case) -> Verdict:
 
 RULES: list[Callable[[Case], Verdict | None]] = [
     _not_a_number,
+    _pooled,
     _lost,
     _vanished,
     _slowly_alike,
