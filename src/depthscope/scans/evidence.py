@@ -21,7 +21,8 @@ GONE = 1e-4  # however slowly tokens came there, whatever offset they share: bel
 DISAGREE = 4.0  # a factor between two diversities that calls for an explanation: trimming alone makes 2
 FAST = 1.02  # t_div shrinks by this factor a block or more: exponential, not the slow power law of pre-norm
 ON_A_LINE = 1.05  # directions in which tokens differ: 2 % off the line
-MANY = 5.0  # directions: nobody who differs in so many is lost in them
+NARROW, WIDE = 1.6, 3.0  # directions: nearly a line, and clearly none
+MANY = 5.0  # directions, or half of those that there are: nobody who differs in so many is lost in them
 APART = 0.4  # t_div of the mean tokens of sequences: random models that lose their tokens have 0.2 and less
 MOST = 7 / 8  # of the tokens in a few points
 MAJORITY = 2 / 3  # of the tokens are the same, or in a few points: on the way
@@ -46,9 +47,13 @@ class Evidence:
     @cached_property
     def value(self) -> Tensor:
         """The diversity that counts: of the rest; of the core where outliers or a shared channel hide it."""
-        hidden = self.core[-1] < self.rest[-1] / DISAGREE
         shared = (self.rest[-1] < ALIKE) & (self.core[-1] > DISAGREE * self.rest[-1])
-        return torch.where(hidden | shared, self.core, self.rest)
+        return torch.where(self.hidden | shared, self.core, self.rest)
+
+    @property
+    def hidden(self) -> Tensor:
+        """In which sequences outliers hide how alike the other tokens are at the end, (samples,)."""
+        return self.core[-1] < self.rest[-1] / DISAGREE
 
     @property
     def same(self) -> Tensor:
@@ -57,18 +62,20 @@ class Evidence:
 
     @property
     def on_a_line(self) -> Tensor:
-        return (self.rank < ON_A_LINE) & (self.tokens >= 4)
+        """Tokens on one line. Seen from an outlier all others are in one point, and with it on a line: that tells nothing."""
+        return (self.rank < ON_A_LINE) & (self.tokens >= 4) & ~self.hidden
 
     @property
     def in_points(self) -> Tensor:
         """Tokens in a few points, where they did not enter so."""
-        return (self.points >= MOST) & (self.points[0] < MOST) & (self.tokens >= 8)
+        return (self.points >= MOST) & (self.points[0] < MOST) & (self.tokens >= 8) & ~self.hidden
 
     @property
     def offset(self) -> Tensor:
         """Sequences that are alike because something common was added to tokens that differ as before, (samples,)."""
-        kept = (self.size[-1] > KEPT * self.size[0]) & (self.rank[-1] > MANY)
-        return self.same[-1] & kept & (self.value[-1] >= GONE)
+        large = (self.size[-1] > KEPT * self.size[0]) | (self.value[-1] > KEPT**2 * self.value[0])
+        many = ((self.tokens[-1] - 1) / 2).clamp(max=MANY)
+        return self.same[-1] & large & (self.rank[-1] > many) & (self.value[-1] >= GONE)
 
     @property
     def lost(self) -> Tensor:
@@ -90,8 +97,13 @@ class Evidence:
     @property
     def majority(self) -> Tensor:
         """In which states and sequences most tokens are the same or in a few points, where they did not enter so."""
-        known = torch.maximum(self.share, self.points)
+        known = torch.where(self.hidden, self.share, torch.maximum(self.share, self.points))
         return (known >= MAJORITY) & (known[0] < MAJORITY) & (self.tokens >= 8)
+
+    @property
+    def narrow(self) -> Tensor:
+        """Sequences whose tokens came close to a line, (samples,)."""
+        return (self.rank[-1] < NARROW) & (self.rank[0] > WIDE) & (self.tokens[-1] >= 16) & ~self.hidden
 
     def pace(self, end: int, chosen: Tensor) -> float:
         """The factor by which diversity shrinks in each block before `end`, over a quarter of the depth."""
