@@ -62,7 +62,7 @@ class Evidence:
 
     @property
     def on_a_line(self) -> Tensor:
-        """Tokens on one line. Seen from an outlier all others are in one point, and with it on a line: that tells nothing."""
+        """Tokens on one line, and no outlier with the others: two points are always on one."""
         return (self.rank < ON_A_LINE) & (self.tokens >= 4) & ~self.hidden
 
     @property
