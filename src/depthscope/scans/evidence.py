@@ -15,6 +15,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from depthscope.scans.record import Scan
 
+DIVERSE = 0.9  # above this there is no likeness to explain
 LOST = 0.01  # less than a hundredth of the signal differs between tokens
 ALIKE = 0.1  # t_div below which it matters whether a shared channel is to blame
 GONE = 1e-4  # however slowly tokens came there, whatever offset they share: below this they are lost
@@ -83,16 +84,17 @@ class Evidence:
         return (self.same & ~self.offset) | self.on_a_line | self.in_points
 
     @property
-    def pooled(self) -> bool:
-        """Tokens take over the answer of their sequence in the last blocks: alike within sequences, apart between them.
+    def pooled(self) -> int | None:
+        """The block from which tokens take over the answer of their sequence: alike within it, apart between sequences.
 
-        Who collapses does so at one pace, and has lost most of its diversity half way.
+        It lies in the second half. Who collapses does so at one pace, and has lost most of its diversity half way.
+        Without a mean token (t_div above 0.9) there is no answer in it.
         """
-        alike = self.lost & self.same & ~(self.on_a_line | self.in_points)
-        start, depth = stays(alike.sum(-1) >= alike.shape[-1] / 2), len(alike) - 1
-        late = start is not None and start > depth - math.ceil(depth / 4)
+        ends, depth = self.lost[-1], len(self.lost) - 1
+        start = stays(self.lost[:, ends].sum(-1) >= min(len(ends) / 2, int(ends.sum()))) if ends.any() else None
         first, half, last = (float(self.value[block].median()) for block in (0, depth // 2, depth))
-        return late and half > KEPT * first and last >= GONE and float(self.apart[-1, 0]) >= APART
+        sound = half > KEPT * first and GONE <= last < DIVERSE and float(self.apart[-1, 0]) >= APART
+        return start if start is not None and 2 * start > depth and sound else None
 
     @property
     def majority(self) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 
 from depthscope.records import plain
 from depthscope.scans import words
-from depthscope.scans.evidence import DISAGREE, FAST, GONE, LOST, Evidence, evidence_of, stays
+from depthscope.scans.evidence import DISAGREE, DIVERSE, FAST, GONE, LOST, Evidence, evidence_of, stays
 from depthscope.scans.shares import driver_of, growth_shares
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 Status = Literal["diverse", "escalating", "collapsed", "at the numerical floor", "vanished", "not a number"]
 
-DIVERSE = 0.9  # above this there is no likeness to explain
 BY_SCORE = "No fix needed if it learned: judge it by its score."
 TRAINS = "No fix needed: models like this train."
 
@@ -129,10 +128,11 @@ def _not_a_number(case: Case) -> Verdict | None:
 def _pooled(case: Case) -> Verdict | None:
     """A classifier that averages its tokens may as well do so in its last blocks: that is no loss."""
     found = case.found
-    if not found.pooled:
+    start = found.pooled
+    if start is None:
         return None
-    start = stays(found.lost.sum(-1) >= found.lost.shape[-1] / 2)
-    text = f"From block {start} on {words.alike_within(found)}.{case.why}"
+    text = f"{words.sequences(found.lost[-1])}from block {start} on {words.alike_within(found)}.{case.why}"
+    text = text[0].upper() + text[1:]
     pace = found.pace(case.scan.depth, found.lost[-1])
     return case.verdict("escalating", text, BY_SCORE, block=start, pace=pace, fix_needed=False)
 

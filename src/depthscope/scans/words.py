@@ -41,8 +41,8 @@ def all_the_same(found: Evidence, chosen: Tensor, floor: int, dtype: str) -> str
 def alike_within(found: Evidence) -> str:
     """Tokens that carry the answer of their sequence."""
     return (
-        f"tokens of one sequence are alike (t_div {float(found.value[-1].mean()):.2g}), sequences are not (t_div of "
-        f"their means {float(found.apart[-1, 0]):.2g}), as after pooling"
+        f"tokens of one sequence are alike, on a line or in a few points (t_div {float(found.value[-1].mean()):.2g}), "
+        f"but sequences differ (t_div of their means {float(found.apart[-1, 0]):.2g}), as after pooling"
     )
 
 
