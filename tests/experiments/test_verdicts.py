@@ -106,3 +106,9 @@ def test_a_model_without_a_label_is_not_counted() -> None:
     assert verdicts.left_out(numbers, cfg) == verdicts.names(cfg, 0)
     said = next(c.says for c in verdicts.claims(numbers, cfg) if "smallest gallery" in c.says)
     assert all(name in said for name in verdicts.names(cfg, 0))
+
+
+def test_a_classifier_that_averages_its_tokens_is_healthy(no_advice: None) -> None:
+    (model, inputs), score, chance = gallery_trained.pooled(4, seed=0, steps=200)
+    assert score > chance + 0.2
+    assert ds.scan(model, inputs, attention=False).verdict.status in HEALTHY

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from depthscope.errors import MissingExtraError
 from depthscope.experiments.races import one_thread
@@ -43,7 +43,8 @@ HERE: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
 }
 MASSIVE = "digits, pre-norm"  # this one is shown once more, with a massive token
 NAMES = [*(f"trained elsewhere: {name}" for name in PACKAGED), *(f"trained here: {name}" for name in HERE)]
-NAMES.append(f"trained here: {MASSIVE}, and a massive token")
+POOLED = "trained here: majority, post-norm, mean pooling"
+NAMES += [POOLED, f"trained here: {MASSIVE}, and a massive token"]
 
 
 def trained_gallery(seed: int) -> Iterator[Entry | None]:
@@ -56,6 +57,8 @@ def trained_gallery(seed: int) -> Iterator[Entry | None]:
         built, score, chance = trained(task, settings | {"depth": depth}, seed)
         kept = built if name == MASSIVE else kept
         yield _labelled(f"trained here: {name}", built, score, chance, depth, seed)
+    depth = random.Random(f"{seed} sizes of {POOLED}").choice((4, 6))
+    yield _labelled(POOLED, *pooled(depth, seed), depth, seed)
     if kept is not None:
         yield _with_massive(NAMES[-1], kept, seed)
 
@@ -92,6 +95,42 @@ def trained(name: str, settings: dict[str, Any], seed: int) -> tuple[Built, floa
     model, _ = build.model(task, seed)
     model.load_state_dict(saved.model)
     return (model.eval(), task.probe(torch.device("cpu"))), run.final["test"][task.score], task.facts["chance"]
+
+
+class Pooled(nn.Module):
+    """Post-norm blocks, and a class from the mean token: the last blocks learn to average, too."""
+
+    def __init__(self, depth: int, words: int = 20, n: int = 24, d: int = 32) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(d, 4, 2 * d, dropout=0.0, batch_first=True)
+        self.words, self.places = nn.Embedding(words, d), nn.Parameter(0.02 * torch.randn(n, d))
+        self.blocks = nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
+        self.head = nn.Linear(d, 2)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.blocks(self.words(ids) + self.places).mean(1))
+
+
+def pooled(depth: int, seed: int, steps: int = 300) -> tuple[Built, float, float]:
+    """A model that learned whether most words of a sequence are of the first half, its accuracy, and a guess's."""
+    with one_thread(), torch.random.fork_rng([]), torch.enable_grad():
+        torch.manual_seed(seed)
+        model = Pooled(depth)
+        adam = torch.optim.Adam(model.parameters(), 1e-3)
+        for _ in range(steps):
+            ids, label = _majority(32)
+            adam.zero_grad()
+            nn.functional.cross_entropy(model(ids), label).backward()
+            adam.step()
+        ids, label = _majority(256)
+        with torch.no_grad():
+            score = float((model.eval()(ids).argmax(-1) == label).double().mean())
+    return (model, ids[:16]), score, max(float((label == k).double().mean()) for k in (0, 1))
+
+
+def _majority(size: int) -> tuple[Tensor, Tensor]:
+    ids = torch.randint(20, (size, 24))
+    return ids, ((ids < 10).sum(1) > 12).long()
 
 
 def _labelled(name: str, built: Built, score: float, chance: float, depth: int, seed: int) -> Entry | None:

@@ -131,14 +131,21 @@ def _of_scan(scan: Scan, inputs: Any, limits: dict[str, float], choices: dict[st
 
 def in_a_verdict(scan: Scan, depth: int | None) -> str:
     """The mildest change by a forecast that is calibrated on this scan; where there is none, what helps in general."""
+    form = ", in a form that uses past tokens only" if scan.causal else ""
+    in_general = f"Ways out: de-escalation (ds.remedies.DeEscalate){form}, pre-norm, a smaller residual branch."
     try:
         advice = advise(scan, depth=depth)
     except (ForecastError, UsageError):  # steps or norms that a forecast does not know
-        form = ", in a form that uses past tokens only" if scan.causal else ""
-        return f"Ways out: de-escalation (ds.remedies.DeEscalate){form}, pre-norm, a smaller residual branch."
+        return in_general
+    if not advice.needed:  # forecasts follow all tokens, verdicts those that massive ones and outliers hide
+        return in_general
     kept = f"{advice.choice.t_div:.0%} of the signal would still differ at block {advice.choice.forecast.depth}"
     if not advice.holds:
-        return f"No single change helps, by a forecast from these blocks; best is {advice.choice.change}: {kept}."
+        growth = advice.choice.growth or 0.0
+        price = f", but gradients would grow by {growth:.1g} over all blocks" if growth > advice.most_growth else ""
+        return (
+            f"No single change helps, by a forecast from these blocks; best is {advice.choice.change}: {kept}{price}."
+        )
     others = [o.change for o in advice.options[1:] if o is not advice.choice and advice.keeps(o)]
     also = f" Or: {', '.join(others)}." if others else ""
     return f"Mildest way out, by a forecast from these blocks: {advice.choice.code}; {kept}.{also}"

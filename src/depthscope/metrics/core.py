@@ -14,7 +14,8 @@ TRIMMED = 8  # one token in so many may be an outlier
 CENTRAL = 8  # channels in which a median is taken
 POINTS = 4  # that are few
 LOW = 8.0  # directions: four points differ in three, and outliers may add some
-SAME = 0.02  # squared distance of tokens that are the same: of the signal in same_share, of the spread in few_points
+SAME = 0.02  # squared distance of tokens that are the same, of the signal
+NEAR = 0.1  # squared distance of tokens in one point, of the spread: some noise around a point is allowed
 
 _INVARIANT = ("token order", "scale", "padding")
 
@@ -80,7 +81,7 @@ def _in_points(chunk: Chunk) -> Tensor:
     if not low.any():
         return torch.zeros_like(chunk.n)
     S, left, n = found.centred, found.keep & low[:, None], found.n.double()
-    near = SAME * S.square().sum((-2, -1)) / n  # (b,)
+    near = NEAR * S.square().sum((-2, -1)) / n  # (b,)
     sizes = []
     for _ in range(2 * POINTS):  # some leaders may be outliers
         group = left & (_squared_distance(S, _central(S, left)) <= near[:, None])
@@ -141,7 +142,7 @@ def difference_size(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
 def few_points(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """The share of tokens that sit in at most four points, where tokens differ in few directions.
 
-    few_points(X) = (1/n) sum_g |G_g|,    G_g = tokens within |x_i - x_l|^2 <= 0.02 |Pi_2 X|_F^2 / n of a leader l
+    few_points(X) = (1/n) sum_g |G_g|,    G_g = tokens within |x_i - x_l|^2 <= 0.1 |Pi_2 X|_F^2 / n of a leader l
 
     X (..., n, d) -> (...), in [0, 1]: 1 for two clusters, 0 for unrelated tokens and for more than 8 directions. A
     leader is the central one of the tokens that are in no group yet; of eight groups the four largest count, and none

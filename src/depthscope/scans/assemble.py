@@ -79,12 +79,29 @@ def assemble(model: nn.Module, readings: list[Reading], entry_notes: list[str]) 
         remedies=[repr(fix) for fix in fixes_in(model)],
         broken=next((r.first_broken() for r in readings if r.first_broken() is not None), None),
         notes=notes,
-        sequences={name: torch.cat([r.judged(name) for r in readings], dim=-1).cpu() for name in JUDGED},
+        sequences=_sequences(readings),
         massive=by_block(
             [seen for r in readings for seen in r.judged_states()[block].massive] for block in range(first.depth + 1)
         ),
         vanished=_vanished(readings),
     )
+
+
+def _sequences(readings: list[Reading]) -> dict[str, Tensor]:
+    """What the verdict rests on, of every sequence; how far sequences are apart is one number for all of them."""
+    found = {name: torch.cat([r.judged(name) for r in readings], dim=-1).cpu() for name in JUDGED}
+    counts = torch.cat([r.fold(float64(r.blocks[0].source.numbers.tokens)) for r in readings])
+    found["tokens"] = counts.expand_as(found["t_div"])
+    found["sequences_apart"] = _sequences_apart(readings)[:, None].expand_as(found["t_div"])
+    return found
+
+
+def _sequences_apart(readings: list[Reading]) -> Tensor:
+    """t_div of the directions m_s of the mean tokens of all sequences, 1 - |mean_s m_s|^2: (depth + 1,)."""
+    states = list(zip(*(r.judged_states() for r in readings), strict=True))
+    sums = torch.stack([sum(float64(one.directions) for one in state) for state in states])  # type: ignore[misc]
+    counts = float64([sum(len(one.common) for one in state) for state in states])
+    return (1 - (sums / counts[:, None]).square().sum(-1)).clamp_min(0.0)
 
 
 def _states(readings: list[Reading]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

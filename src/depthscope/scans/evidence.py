@@ -15,13 +15,16 @@ from torch import Tensor
 if TYPE_CHECKING:
     from depthscope.scans.record import Scan
 
+DIVERSE = 0.9  # above this there is no likeness to explain
 LOST = 0.01  # less than a hundredth of the signal differs between tokens
 ALIKE = 0.1  # t_div below which it matters whether a shared channel is to blame
 GONE = 1e-4  # however slowly tokens came there, whatever offset they share: below this they are lost
 DISAGREE = 4.0  # a factor between two diversities that calls for an explanation: trimming alone makes 2
 FAST = 1.02  # t_div shrinks by this factor a block or more: exponential, not the slow power law of pre-norm
 ON_A_LINE = 1.05  # directions in which tokens differ: 2 % off the line
-MANY = 5.0  # directions: nobody who differs in so many is lost in them
+NARROW, WIDE = 1.6, 3.0  # directions: nearly a line, and clearly none
+MANY = 5.0  # directions, or half of those that there are: nobody who differs in so many is lost in them
+APART = 0.4  # t_div of the mean tokens of sequences: random models that lose their tokens have 0.2 and less
 MOST = 7 / 8  # of the tokens in a few points
 MAJORITY = 2 / 3  # of the tokens are the same, or in a few points: on the way
 KEPT = 0.5  # of the distance from the mean at the start: an offset was added, and nothing was taken
@@ -38,15 +41,20 @@ class Evidence:
     rank: Tensor
     size: Tensor
     points: Tensor
-    tokens: float
+    tokens: Tensor
+    apart: Tensor  # t_div of the mean tokens over the sequences: the same for all
     floor: float
 
     @cached_property
     def value(self) -> Tensor:
         """The diversity that counts: of the rest; of the core where outliers or a shared channel hide it."""
-        hidden = self.core[-1] < self.rest[-1] / DISAGREE
         shared = (self.rest[-1] < ALIKE) & (self.core[-1] > DISAGREE * self.rest[-1])
-        return torch.where(hidden | shared, self.core, self.rest)
+        return torch.where(self.hidden | shared, self.core, self.rest)
+
+    @property
+    def hidden(self) -> Tensor:
+        """In which sequences outliers hide how alike the other tokens are at the end, (samples,)."""
+        return self.core[-1] < self.rest[-1] / DISAGREE
 
     @property
     def same(self) -> Tensor:
@@ -55,18 +63,20 @@ class Evidence:
 
     @property
     def on_a_line(self) -> Tensor:
-        return (self.rank < ON_A_LINE) & (self.tokens >= 4)
+        """Tokens on one line, and no outlier with the others: two points are always on one."""
+        return (self.rank < ON_A_LINE) & (self.tokens >= 4) & ~self.hidden
 
     @property
     def in_points(self) -> Tensor:
         """Tokens in a few points, where they did not enter so."""
-        return (self.points >= MOST) & (self.points[0] < MOST) & (self.tokens >= 8)
+        return (self.points >= MOST) & (self.points[0] < MOST) & (self.tokens >= 8) & ~self.hidden
 
     @property
     def offset(self) -> Tensor:
         """Sequences that are alike because something common was added to tokens that differ as before, (samples,)."""
-        kept = (self.size[-1] > KEPT * self.size[0]) & (self.rank[-1] > MANY)
-        return self.same[-1] & kept & (self.value[-1] >= GONE)
+        large = (self.size[-1] > KEPT * self.size[0]) | (self.value[-1] > KEPT**2 * self.value[0])
+        many = ((self.tokens[-1] - 1) / 2).clamp(max=MANY)
+        return self.same[-1] & large & (self.rank[-1] > many) & (self.value[-1] >= GONE)
 
     @property
     def lost(self) -> Tensor:
@@ -74,10 +84,28 @@ class Evidence:
         return (self.same & ~self.offset) | self.on_a_line | self.in_points
 
     @property
+    def pooled(self) -> int | None:
+        """The block from which tokens take over the answer of their sequence: alike within it, apart between sequences.
+
+        It lies in the second half. Who collapses does so at one pace, and has lost most of its diversity half way.
+        Without a mean token (t_div above 0.9) there is no answer in it.
+        """
+        ends, depth = self.lost[-1], len(self.lost) - 1
+        start = stays(self.lost[:, ends].sum(-1) >= min(len(ends) / 2, int(ends.sum()))) if ends.any() else None
+        first, half, last = (float(self.value[block].median()) for block in (0, depth // 2, depth))
+        sound = half > KEPT * first and GONE <= last < DIVERSE and float(self.apart[-1, 0]) >= APART
+        return start if start is not None and 2 * start > depth and sound else None
+
+    @property
     def majority(self) -> Tensor:
         """In which states and sequences most tokens are the same or in a few points, where they did not enter so."""
-        known = torch.maximum(self.share, self.points)
+        known = torch.where(self.hidden, self.share, torch.maximum(self.share, self.points))
         return (known >= MAJORITY) & (known[0] < MAJORITY) & (self.tokens >= 8)
+
+    @property
+    def narrow(self) -> Tensor:
+        """Sequences whose tokens came close to a line, (samples,)."""
+        return (self.rank[-1] < NARROW) & (self.rank[0] > WIDE) & (self.tokens[-1] >= 16) & ~self.hidden
 
     def pace(self, end: int, chosen: Tensor) -> float:
         """The factor by which diversity shrinks in each block before `end`, over a quarter of the depth."""
@@ -117,6 +145,7 @@ def evidence_of(scan: "Scan", floor: float) -> Evidence:
         known.get("difference_rank", nothing),
         known.get("difference_size", nothing),
         known.get("few_points", nothing),
-        scan.valid_tokens,
+        known.get("tokens", torch.full_like(known["t_div"], scan.valid_tokens)),
+        known.get("sequences_apart", nothing),
         floor,
     )

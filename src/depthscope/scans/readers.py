@@ -6,9 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from depthscope.errors import ShapeError
 from depthscope.metrics.chunks import CHUNK, Energies, chunks
+from depthscope.metrics.massive import rest
 from depthscope.metrics.pattern import Scratch, pattern_of
 from depthscope.registry import MetricFacts
 from depthscope.scans.exceptions import Seen, massive_in
@@ -34,6 +36,7 @@ class StateNumbers:
     masked: bool
     values: dict[str, list[float]] = field(default_factory=dict)
     massive: list[Seen] = field(default_factory=list)  # tokens, at the ends of blocks
+    directions: list[float] = field(default_factory=list)  # of the mean tokens, summed over samples: (d,), there too
     whole: bool = False
     followed: bool = False
     gradient: float = math.nan
@@ -78,6 +81,7 @@ class StateReader:
         wanted: list[MetricFacts] = [f.facts for f in self.metrics] if whole else []
         columns: dict[str, list[Tensor]] = {facts.name: [] for facts in wanted}
         massive: list[Seen] = []
+        directions = tokens.new_zeros(tokens.shape[-1] if whole else 0, dtype=torch.float64)
         done = 0
         for chunk in chunks(tokens, mask, where="scan"):
             pairs.append(chunk.energies)
@@ -85,7 +89,9 @@ class StateReader:
             for facts in wanted:
                 if done < few or not facts.costly:
                     columns[facts.name].append(facts.formula(chunk))  # type: ignore[misc]
-            massive += massive_in(chunk, done) if whole else []
+            if whole:
+                massive += massive_in(chunk, done)
+                directions += normalize(chunk.once(rest).mean.squeeze(-2), dim=-1).sum(0)
             done += len(chunk.x)
         common, centred = (torch.cat(column).tolist() for column in zip(*pairs, strict=True))
         values = {name: torch.cat(column).tolist() for name, column in columns.items()}
@@ -94,6 +100,7 @@ class StateReader:
         # a state seen before, in passing, stays the same record: the hook for its gradient belongs to it
         numbers.common, numbers.centred, numbers.tokens = common, centred, torch.cat(counts).tolist()
         numbers.values, numbers.massive, numbers.whole = values, massive, whole
+        numbers.directions = directions.tolist()
         return numbers
 
 

@@ -1,6 +1,5 @@
 """Who made the tokens alike: shares of the growth of similarity, by kinds of steps."""
 
-import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -31,10 +30,9 @@ def growth_shares(scan: "Scan") -> dict[str, float]:
     biases explain is counted as theirs. Empty when there is nothing to share out, and when the steps that could be
     followed do not add up to what the blocks did: then nobody is blamed.
     """
-    t_sim, t_div = float(scan.states["t_sim"][0]), float(scan.states["t_div"][0])
-    if t_div == 0:
+    if float(scan.states["t_div"][0]) == 0:
         return {"embeddings": 1.0}
-    growth = {"embeddings": math.log(t_sim / t_div * (scan.valid_tokens - 1)) if t_sim > 0 else 0.0}
+    growth = {"embeddings": _at_the_start(scan)}
     for name in scan.step_names:
         row = scan.steps[name]
         usable = row["gain"].isfinite()
@@ -48,6 +46,18 @@ def growth_shares(scan: "Scan") -> dict[str, float]:
     if total <= QUIET or not _adds_up(scan):
         return {}
     return {name: value / total for name, value in positive.items()}
+
+
+def _at_the_start(scan: "Scan") -> float:
+    """Mean over sequences of log((n - 1) t_sim / t_div): zero for unrelated tokens, whose t_div is 1 - 1/n."""
+    if not scan.sequences:  # files of version 1
+        t_div, n = scan.states["t_div"][:1], torch.tensor([scan.valid_tokens])
+    else:
+        t_div = scan.sequences["t_div"][0]
+        n = scan.sequences["tokens"][0] if "tokens" in scan.sequences else torch.full_like(t_div, scan.valid_tokens)
+    known = (t_div > 0) & (t_div < 1) & (n >= 2)
+    odds = ((n - 1) * (1 - t_div) / t_div)[known].log()
+    return float(odds.mean()) if len(odds) else 0.0
 
 
 def _adds_up(scan: "Scan") -> bool:

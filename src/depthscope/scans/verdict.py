@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from depthscope.records import plain
-from depthscope.scans.evidence import DISAGREE, FAST, GONE, LOST, Evidence, evidence_of, stays
+from depthscope.scans import words
+from depthscope.scans.evidence import DISAGREE, DIVERSE, FAST, GONE, LOST, Evidence, evidence_of, stays
 from depthscope.scans.shares import driver_of, growth_shares
-from depthscope.scans.words import gradient_words, how_lost, sequences, why_they_disagree
 
 if TYPE_CHECKING:
     from depthscope.scans.record import Scan
 
 Status = Literal["diverse", "escalating", "collapsed", "at the numerical floor", "vanished", "not a number"]
 
-DIVERSE = 0.9  # above this there is no likeness to explain
+BY_SCORE = "No fix needed if it learned: judge it by its score."
 TRAINS = "No fix needed: models like this train."
 
 
@@ -67,7 +67,7 @@ class Case:
         agree = not max(raw, own) > DISAGREE * min(raw, own)  # what the steps did was measured on all tokens
         self.shares = growth_shares(scan) if agree else {}
         self.driver = driver_of(self.shares)
-        self.why = why_they_disagree(scan, self.found)
+        self.why = words.why_they_disagree(scan, self.found)
 
     @property
     def because(self) -> str:
@@ -125,6 +125,18 @@ def _not_a_number(case: Case) -> Verdict | None:
     return case.verdict("not a number", text, advice, block=block)
 
 
+def _pooled(case: Case) -> Verdict | None:
+    """A classifier that averages its tokens may as well do so in its last blocks: that is no loss."""
+    found = case.found
+    start = found.pooled
+    if start is None:
+        return None
+    text = f"{words.sequences(found.lost[-1])}from block {start} on {words.alike_within(found)}.{case.why}"
+    text = text[0].upper() + text[1:]
+    pace = found.pace(case.scan.depth, found.lost[-1])
+    return case.verdict("escalating", text, BY_SCORE, block=start, pace=pace, fix_needed=False)
+
+
 def _lost(case: Case) -> Verdict | None:
     """Collapsed, in half of the sequences or more; escalating, in fewer."""
     found = case.found
@@ -136,21 +148,19 @@ def _lost(case: Case) -> Verdict | None:
     start = stays(found.lost[:, lost].sum(-1) >= min(half, count))
     assert start is not None  # these sequences are lost at the end
     pace = found.pace(start, lost)
-    where = f"{sequences(lost)}{how_lost(found, lost, start, pace)}"
+    where = f"{words.sequences(lost)}{words.how_lost(found, lost, start, pace)}"
     where = where[0].upper() + where[1:]
-    why = f"{case.why}{case.because}{gradient_words(case.scan)}"
+    why = f"{case.why}{case.because}{words.gradient_words(case.scan)}"
     if count < half:
         text = f"{where} In the others {float(found.value[-1, ~lost].mean()):.0%} still differs.{why}"
         advice = "Look at these sequences: what they have in common is lost on this model. " + _advice(case.scan)
         return case.verdict("escalating", text, advice, block=start, pace=pace, collapsed=count)
     floor = stays((found.value < found.floor).sum(-1) >= half)
     if floor is not None:
-        end = float(found.value[-1, lost].mean())
-        text = (
-            f"All tokens are the same from block {floor} on, as far as {case.scan.dtype} can tell (t_div {end:.1e}); "
-            f"less than 1 % of the signal differed from block {start} on.{why}"
-        )
+        text = words.sequences(lost) + words.all_the_same(found, lost, floor, case.scan.dtype)
+        text += f"; less than 1 % of the signal differed from block {start} on.{why}"
         settings: dict[str, Any] = {"block": floor, "pace": pace, "collapsed": count}
+        text = text[0].upper() + text[1:]
         return case.verdict("at the numerical floor", text, _advice(case.scan), **settings)
     return case.verdict("collapsed", f"{where}{why}", _advice(case.scan), block=start, pace=pace, collapsed=count)
 
@@ -193,8 +203,13 @@ def _common_offset(case: Case) -> Verdict | None:
         f"what differs between them is as large as at the start, in {float(found.rank[-1].median()):.0f} "
         f"directions.{case.why}{case.because}"
     )
-    advice = "No fix needed at these weights: what differs can be read beside the offset, by a norm that centres it."
-    return case.verdict("escalating", text, advice, block=start, pace=pace, fix_needed=False)
+    soon = float(found.value[-1, found.offset].mean()) / pace ** (case.scan.depth / 4) < GONE
+    advice = (
+        f"At this pace a quarter more blocks would lose them. {_advice(case.scan)}"
+        if soon
+        else "No fix needed at these weights: a bias of the next layer can take the offset away."
+    )
+    return case.verdict("escalating", text, advice, block=start, pace=pace, fix_needed=soon)
 
 
 def _mostly_alike(case: Case) -> Verdict | None:
@@ -215,13 +230,20 @@ def _growing_alike(case: Case) -> Verdict | None:
     pace = _last_pace(case.found)
     if not (pace >= FAST and end < 0.5 * start and end / pace**depth < LOST):
         return None
-    more = math.ceil(math.log(end / LOST) / math.log(pace))
+    more = max(1, math.ceil(math.log(end / LOST) / math.log(pace)))
     text = (
         f"Tokens grow alike: t_div {end:.2g} at block {depth}, divided by {pace:.2f} in every block; "
         f"{more} more blocks would lose them.{case.why}{case.because}"
     )
     advice = "No fix needed at this depth; deeper, one will be. " + _advice(case.scan, depth + more)
     return case.verdict("escalating", text, advice, pace=pace, fix_needed=False)
+
+
+def _few_directions(case: Case) -> Verdict | None:
+    if case.found.narrow.float().mean() < 0.5:
+        return None
+    text = f"{words.directions_left(case.found)}.{case.why}{case.because}"
+    return case.verdict("escalating", text, BY_SCORE, pace=_last_pace(case.found), fix_needed=False)
 
 
 def _diverse(case: Case) -> Verdict:
@@ -236,12 +258,14 @@ def _diverse(case: Case) -> Verdict:
 
 RULES: list[Callable[[Case], Verdict | None]] = [
     _not_a_number,
+    _pooled,
     _lost,
     _vanished,
     _slowly_alike,
     _common_offset,
     _mostly_alike,
     _growing_alike,
+    _few_directions,
     _diverse,
 ]
 

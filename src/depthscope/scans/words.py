@@ -31,6 +31,30 @@ def how_lost(found: Evidence, chosen: Tensor, start: int, pace: float) -> str:
     return f"from block {start} on {share:.0%} of the tokens sit in at most four points."
 
 
+def all_the_same(found: Evidence, chosen: Tensor, floor: int, dtype: str) -> str:
+    """Whose tokens are the same up to rounding, from block `floor` on."""
+    others = "" if found.value[-1].equal(found.t_div[-1]) else " (outliers and massive ones apart)"
+    end = float(found.value[-1, chosen].mean())
+    return f"all tokens{others} are the same from block {floor} on, as far as {dtype} can tell (t_div {end:.1e})"
+
+
+def alike_within(found: Evidence) -> str:
+    """Tokens that carry the answer of their sequence."""
+    return (
+        f"tokens of one sequence are alike, on a line or in a few points (t_div {float(found.value[-1].mean()):.2g}), "
+        f"but sequences differ (t_div of their means {float(found.apart[-1, 0]):.2g}), as after pooling"
+    )
+
+
+def directions_left(found: Evidence) -> str:
+    """In how few directions tokens differ."""
+    first, last = (float(found.rank[block].median()) for block in (0, -1))
+    return (
+        f"What differs between tokens lies along {last:.1f} directions, of {first:.0f} at the start (t_div "
+        f"{float(found.value[-1].mean()):.2g})"
+    )
+
+
 def sequences(chosen: Tensor) -> str:
     """Which part of the sequences a sentence is about; nothing when it is all of them."""
     count = int(chosen.sum())
@@ -42,9 +66,11 @@ def why_they_disagree(scan: "Scan", found: Evidence) -> str:
     causes = [massive_words(scan, found)]
     raw, rest, core = (float(curve[-1].median()) for curve in (found.t_div, found.rest, found.core))
     if float(found.value[-1].median()) != rest and core < rest:
+        share = float(found.share[-1].median())
+        what = f"that {share:.0%} are the same" if share > 0.5 else "how alike these are"
         causes.append(
-            f"A few tokens differ from all the others and hide that {float(found.share[-1].median()):.0%} are the "
-            f"same: t_div is {rest:.2g} with them and {core:.2g} without."
+            f"A few tokens differ from all the others and hide {what}: t_div is {rest:.2g} with them "
+            f"and {core:.2g} without."
         )
     elif float(found.value[-1].median()) != rest:
         causes.append(

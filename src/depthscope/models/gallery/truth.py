@@ -1,6 +1,7 @@
 """What became of the tokens, measured literally with numpy: pairs, groups and singular values, no shortcut.
 
-It shares nothing with what scans measure or verdicts rest on.
+It asks what the rules of a verdict ask (the same, a line, a few points, kept beside an offset) and shares no code with
+them: it finds errors of measuring, and not of what is asked.
 """
 
 from typing import Any, Literal
