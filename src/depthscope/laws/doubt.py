@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-KINDS = ("width", "heads", "structure")
+KINDS = ("width", "heads", "structure", "again")
 STRUCTURE = 0.1  # relative variance of an energy for each random width that a matrix lacks; a guess, not fitted
 BY_CHANCE = 0.25  # of its width a random matrix may seem to lack, by the few probes
 HEAD = 0.5  # relative variance of sum_s P_ts^2 - 1/n over heads: .3 to 1 for scores of a variance from .5 to 40
@@ -21,7 +21,7 @@ HEAD = 0.5  # relative variance of sum_s P_ts^2 - 1/n over heads: .3 to 1 for sc
 class Doubt:
     """slope (B, 2): change of the common and the centred energy with the log-odds before the block.
 
-    variance (B, 2, 3): of the two energies, by each of KINDS that was neglected since the block began.
+    variance (B, 2, kinds): of the two energies, by each of KINDS that was neglected since the block began.
     scores: the largest variance of a query's scores on the way, a mean over queries.
     """
 
@@ -66,7 +66,7 @@ class Doubt:
         return replace(self, variance=self.variance + added)
 
     def of_odds(self, energies: Tensor) -> tuple[Tensor, Tensor]:
-        """Of the log-odds: their slope (B,), and their variance by kind (B, 3)."""
+        """Of the log-odds: their slope (B,), and their variance by kind (B, kinds)."""
         E = energies.clamp(min=1e-300)
         slope = self.slope / E
         return slope[..., 0] - slope[..., 1], (self.variance / E.square().unsqueeze(-1)).sum(-2)
