@@ -11,6 +11,7 @@ FACTOR = 2.8  # standard deviations of the log-odds: nine whole curves of ten, s
 SLACK = 0.005  # of t_sim, of the mean field itself, where nothing is left to chance
 ROUNDING = 1e-6  # of t_sim before the first block, which is computed and not forecast
 AGAIN = 0.035  # standard deviation of the log-odds that a block adds when it has the weights of the one before it
+MOVES = 0.2  # change of the log-odds by a block below which that is less
 TRAINED = 1.0  # variance of the log-odds that a trained block adds: their curves are off by up to 0.3, either way
 STEEPEST = 1.2  # slope of the log-odds of a block on those before it; more is a small difference of large errors
 RANGE = 0.1  # of t_sim: a band this far from the curve is worth a warning
@@ -39,13 +40,19 @@ def neglected(laws: list[Law], structure: float = 0.0) -> Tensor:
             V = torch.full_like(V, torch.inf)
         else:
             slope, fresh = (x.mean(0) for x in law.doubt.of_odds(law.pair))
-            least = {"structure": structure, "again": AGAIN**2 if law.followed and block else 0.0}
+            least = {"structure": structure, "again": _again(laws[block], law) if law.followed and block else 0.0}
             fresh = fresh.maximum(torch.tensor([least.get(kind, 0.0) for kind in KINDS]).to(fresh))
             J = slope.abs().clamp(max=STEEPEST)
             V = (J * V.sqrt() + fresh.sqrt()).square() if law.followed else J.square() * V + fresh
             V = V.nan_to_num(nan=torch.inf, posinf=torch.inf)
         found.append(V)
     return torch.stack(found)
+
+
+def _again(before: Law, after: Law) -> float:
+    """The variance that a block adds which has the weights of the one before it; 0 for one that does nothing."""
+    old, new = (law.pair.clamp(min=1e-300).log().diff(dim=-1).mean() for law in (before, after))
+    return AGAIN**2 * min(1.0, float((new - old) / MOVES) ** 2)
 
 
 def band_by_variance(forecast: Forecast, variance: Tensor) -> Tensor:

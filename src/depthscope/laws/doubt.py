@@ -14,6 +14,7 @@ from torch import Tensor
 KINDS = ("width", "heads", "structure", "again")
 STRUCTURE = 0.1  # relative variance of an energy for each random width that a matrix lacks; a guess, not fitted
 BY_CHANCE = 0.25  # of its width a random matrix may seem to lack, by the few probes
+ROUNDING = 1e-12  # share of all energy below which an energy is rounding, as of tokens that are all equal
 HEAD = 0.5  # relative variance of sum_s P_ts^2 - 1/n over heads: .3 to 1 for scores of a variance from .5 to 40
 
 
@@ -67,7 +68,7 @@ class Doubt:
 
     def of_odds(self, energies: Tensor) -> tuple[Tensor, Tensor]:
         """Of the log-odds: their slope (B,), and their variance by kind (B, kinds)."""
-        E = energies.clamp(min=1e-300)
+        E = energies.maximum(ROUNDING * energies.sum(-1, keepdim=True)).clamp(min=1e-300)
         slope = self.slope / E
         return slope[..., 0] - slope[..., 1], (self.variance / E.square().unsqueeze(-1)).sum(-2)
 

@@ -143,6 +143,8 @@ class Law:
         strangers = {s.source for s in self.random}.isdisjoint(s.source for s in other.random)
         covariance = self.gaussian().add(other.gaussian(), alpha=factor**2) if strangers else None
         found = Law(random, tuple(known), covariance=covariance)
+        if other.random.keys() <= self.random.keys():  # tokens of this very law, as their mean: no overlap is neglected
+            return found._after(self)
         return replace(found, doubt=self._doubt_with(other, factor))
 
     def _doubt_with(self, other: "Law", factor: float) -> Doubt | None:
