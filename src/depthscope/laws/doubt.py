@@ -51,7 +51,7 @@ class Doubt:
 
     def moved(self, old: Tensor, new: Tensor, kept: Tensor | float = 1.0) -> "Doubt":
         """Where a step turns energies `old` into `new` (B, 2); kept: the share of the new common one that is old."""
-        ratio = new / old.clamp(min=1e-300)
+        ratio = new / old.maximum(ROUNDING * old.sum(-1, keepdim=True)).clamp(min=1e-300)
         ratio = torch.stack([ratio[..., 0] * kept, ratio[..., 1]], -1)
         return Doubt(ratio * self.slope, ratio.square().unsqueeze(-1) * self.variance, self.scores)
 
