@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from depthscope.forecasts.curves import NO_PASS, curves
 from depthscope.forecasts.record import Forecast
-from depthscope.forecasts.sureness import band_by_variance, beyond_range, neglected
+from depthscope.forecasts.sureness import TRAINED, band_by_variance, beyond_range, neglected, warned_of_training
+from depthscope.forecasts.trained import sign_of_training
 from depthscope.laws.law import Law
 from depthscope.laws.through_model import laws_by_block
 from depthscope.models.random_inputs import random_inputs
@@ -32,11 +33,12 @@ def of_model(model: nn.Module, inputs: Any, blocks: str | Iterable[str] | None, 
         assumed.append("dropout is off, although the model is in training mode")
     entry = enter(model, inputs, blocks)
     names = entry.names()
+    trained = sign_of_training(model, names)
     with ExitStack() as stack:
         if tau:
             stack.enter_context(fix_(model, DeEscalate(tau), blocks=entry.blocks))
         found = [
-            _of_laws(type(model).__name__, laws_by_block(model, names, b.args, b.kwargs), b.mask, assumed)
+            _of_laws(type(model).__name__, laws_by_block(model, names, b.args, b.kwargs), b.mask, assumed, trained)
             for b in entry.batches()
         ]
     curves_and_band = ("t_sim", "t_div", "t_cos", "band")
@@ -45,13 +47,13 @@ def of_model(model: nn.Module, inputs: Any, blocks: str | Iterable[str] | None, 
     return replace(found[0], tau=tau, warnings=worst.warnings, **means)  # type: ignore[arg-type]
 
 
-def _of_laws(source: str, laws: list[Law], mask: Tensor | None, assumed: list[str]) -> Forecast:
-    """mask: tokens that count."""
+def _of_laws(source: str, laws: list[Law], mask: Tensor | None, assumed: list[str], trained: str) -> Forecast:
+    """mask: tokens that count; trained: why the weights look trained, if they do."""
     n = laws[0].tokens
     if mask is not None and mask.shape[-1] != n:
         mask = None  # of other tokens than those in the blocks, as of a longer text that was cut into patches
     overlaps = [law.overlaps() for law in laws]
     found = curves(source, overlaps, [law.energies(mask) for law in laws], assumed, mask=mask)
-    variance = neglected(laws)
+    variance = neglected(laws, structure=TRAINED if trained else 0.0)
     found = replace(found, band=band_by_variance(found, variance.sum(-1)))
-    return replace(found, warnings=beyond_range(found, laws, variance))
+    return replace(found, warnings=warned_of_training(trained) + beyond_range(found, laws, variance))

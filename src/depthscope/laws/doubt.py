@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-KINDS = ("width", "heads", "structure")
+KINDS = ("width", "heads", "structure", "again")
 STRUCTURE = 0.1  # relative variance of an energy for each random width that a matrix lacks; a guess, not fitted
 BY_CHANCE = 0.25  # of its width a random matrix may seem to lack, by the few probes
+ROUNDING = 1e-12  # share of all energy below which an energy is rounding, as of tokens that are all equal
 HEAD = 0.5  # relative variance of sum_s P_ts^2 - 1/n over heads: .3 to 1 for scores of a variance from .5 to 40
 
 
@@ -21,7 +22,7 @@ HEAD = 0.5  # relative variance of sum_s P_ts^2 - 1/n over heads: .3 to 1 for sc
 class Doubt:
     """slope (B, 2): change of the common and the centred energy with the log-odds before the block.
 
-    variance (B, 2, 3): of the two energies, by each of KINDS that was neglected since the block began.
+    variance (B, 2, kinds): of the two energies, by each of KINDS that was neglected since the block began.
     scores: the largest variance of a query's scores on the way, a mean over queries.
     """
 
@@ -50,7 +51,7 @@ class Doubt:
 
     def moved(self, old: Tensor, new: Tensor, kept: Tensor | float = 1.0) -> "Doubt":
         """Where a step turns energies `old` into `new` (B, 2); kept: the share of the new common one that is old."""
-        ratio = new / old.clamp(min=1e-300)
+        ratio = new / old.maximum(ROUNDING * old.sum(-1, keepdim=True)).clamp(min=1e-300)
         ratio = torch.stack([ratio[..., 0] * kept, ratio[..., 1]], -1)
         return Doubt(ratio * self.slope, ratio.square().unsqueeze(-1) * self.variance, self.scores)
 
@@ -66,8 +67,8 @@ class Doubt:
         return replace(self, variance=self.variance + added)
 
     def of_odds(self, energies: Tensor) -> tuple[Tensor, Tensor]:
-        """Of the log-odds: their slope (B,), and their variance by kind (B, 3)."""
-        E = energies.clamp(min=1e-300)
+        """Of the log-odds: their slope (B,), and their variance by kind (B, kinds)."""
+        E = energies.maximum(ROUNDING * energies.sum(-1, keepdim=True)).clamp(min=1e-300)
         slope = self.slope / E
         return slope[..., 0] - slope[..., 1], (self.variance / E.square().unsqueeze(-1)).sum(-2)
 

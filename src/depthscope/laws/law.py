@@ -143,10 +143,15 @@ class Law:
         strangers = {s.source for s in self.random}.isdisjoint(s.source for s in other.random)
         covariance = self.gaussian().add(other.gaussian(), alpha=factor**2) if strangers else None
         found = Law(random, tuple(known), covariance=covariance)
-        return replace(found, doubt=self._doubt_with(other, factor)) if strangers else found._after(self)
+        if other.random.keys() <= self.random.keys():  # tokens of this very law, as their mean: no overlap is neglected
+            return found._after(self)
+        return replace(found, doubt=self._doubt_with(other, factor))
 
     def _doubt_with(self, other: "Law", factor: float) -> Doubt | None:
-        """Of a sum of strangers: whatever overlap they have is neglected, but for what is known of both."""
+        """Of a sum, as if of strangers: whatever overlap they have is neglected, but for what is known of both.
+
+        Parts of one source have an overlap that is followed, but it is a mean too.
+        """
         if self.doubt is None or not self.known:
             return self.doubt
         mine, others = (self.overlaps(), self.known_energy), (other.overlaps(), other.known_energy)
