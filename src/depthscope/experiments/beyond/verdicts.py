@@ -7,7 +7,6 @@ next seed makes a second gallery of the same kinds: other sizes, positions, dept
 depthscope reproduce beyond/verdicts     about 5 minutes on two cores: two galleries of 143 models, some trained here.
 """
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import DepthscopeError, MissingExtraError
-from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.claim import Claim, reported, stated
 from depthscope.experiments.gallery_fixed import fixed_gallery
 from depthscope.experiments.gallery_trained import NAMES as TRAINED
 from depthscope.experiments.gallery_trained import trained_gallery
@@ -144,22 +143,25 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     calls = torch.tensor([status in COLLAPSED for status in STATUSES])
     label, status = (numbers[key][numbers["trained"] == 1] for key in ("label", "status"))
     trained = (label != NONE) & healthy[label]
-    rows: list[tuple[str, float | Tensor, float, float]] = [
-        (f"of {table[lost].sum()} collapsed models, called diverse", table[lost, 0].sum(), 0, 0),
-        (f"of {table[healthy].sum()} healthy models, called collapsed", table[healthy][:, calls].sum(), 0, 0),
+    # null: a verdict that says "diverse" of every model, or "collapsed" of every model, or never the right word
+    all_lost, all_healthy, all_trained = (
+        int(count) for count in (table[lost].sum(), table[healthy].sum(), trained.sum())
+    )
+    rows: list[tuple[str, float | Tensor, float, float, float]] = [
+        (f"of {all_lost} collapsed models, called diverse", table[lost, 0].sum(), 0, 0, all_lost),
+        (f"of {all_healthy} healthy models, called collapsed", table[healthy][:, calls].sum(), 0, 0, all_healthy),
     ]
-    if trained.any():
-        rows.append(
-            (f"of {trained.sum()} healthy trained models, called collapsed", calls[status[trained]].sum(), 0, 0)
-        )
+    if all_trained:
+        wrongly = calls[status[trained]].sum()
+        rows.append((f"of {all_trained} healthy trained models, called collapsed", wrongly, 0, 0, all_trained))
     for i, name in enumerate(LABELS):
         if count := int(table[i].sum()):
-            rows.append((f"of {count} labelled {name}, called so", table[i][allowed[i]].sum(), count, count))
+            rows.append((f"of {count} labelled {name}, called so", table[i][allowed[i]].sum(), count, count, 0))
     least = (numbers["label"] != NONE).sum(1).min()
     without = f", without {', '.join(gone)}" if (gone := left_out(numbers, cfg)) else ""
-    rows.append((f"models in the smallest gallery{without}", least, 60 if cfg.every == 1 else 1, math.inf))
-    rows += [(disagreement, 0, 1, 1) for disagreement in wrong(numbers, cfg)]
-    return stated(cfg.galleries, *rows)
+    size = reported(cfg.galleries, (f"models in the smallest gallery{without}", least))
+    named = reported(cfg.galleries, *((disagreement, 1) for disagreement in wrong(numbers, cfg)))
+    return [*stated(cfg.galleries, *rows), *size, *named]
 
 
 def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
