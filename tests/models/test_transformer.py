@@ -215,4 +215,6 @@ STEPS = {
 @each_attention
 @over("causal", [False, True])
 def test_a_scan_knows_whether_a_model_is_causal(attention, causal):
-    assert ds.scan(classic(2, 8, 2, attention=attention, causal=causal), torch.randn(4, 6, 8)).causal is causal
+    found = ds.scan(classic(2, 8, 2, attention=attention, causal=causal), torch.randn(4, 6, 8)).causal
+    # Sinkhorn divides by sums over columns, which later tokens take part in: its zeros are causal, what it does is not
+    assert found is (None if attention == "sinkhorn" and causal else causal)
