@@ -196,7 +196,7 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     hard_ones.plot([0.005, 0.5], [0.005, 0.5], "k:", lw=1)
     hard_ones.set(title="hard designs", xlabel="half of the band, at its widest", ylabel="largest error of t_sim")
     ordered = numbers["mean"].sort(0, descending=True).values
-    for column, label in zip(ordered.T, ("by weights", "by sizes alone"), strict=True):
+    for column, label in zip(ordered.T, ("by weights", "by sizes alone", "were it to stay"), strict=True):
         ax.semilogy(column.clamp(min=1e-5), marker=".", lw=1, label=label)
     ax.axhline(0.03, color="k", ls=":", lw=1)
     ax.set(title="error of forecast t_sim, mean over blocks", xlabel="designs, worst first")
