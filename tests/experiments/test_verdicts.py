@@ -85,9 +85,12 @@ def test_every_disagreement_is_counted_and_named() -> None:
     assert int(verdicts.confusion(numbers).sum()) == len(entries)
     lost = next(i for i, entry in enumerate(entries) if entry.label == "collapsed")
     numbers["status"][0, lost] = verdicts.STATUSES.index("diverse")
-    failed = [claim.says for claim in verdicts.claims(numbers, cfg) if not claim.holds]
+    stated = verdicts.claims(numbers, cfg)
+    failed = [claim.says for claim in stated if not claim.holds]
+    assert len(failed) == 2
     assert failed[0].endswith("collapsed models, called diverse")
-    assert failed[-1] == f"{entries[lost].name} (seed 0): collapsed, called diverse"
+    assert failed[1].endswith("labelled collapsed, called so")
+    assert stated[-1].says == f"{entries[lost].name} (seed 0): collapsed, called diverse"
 
 
 def test_the_numbers_can_be_saved_and_read(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from depthscope.errors import CausalLeakError
 from depthscope.interventions.memory import cache_in, tokens_in
+from depthscope.traces.beginning import tried_at_the_beginning
 from depthscope.traces.causality import Causality, causality, known_causality, places_of, rows_to_try, trial_of
 from depthscope.traces.entry import run_model
 from depthscope.traces.inputs import named_arguments, padding_in
@@ -82,7 +83,11 @@ class Forms:
     def _settled(self, args: tuple, kwargs: dict[str, Any], axis: int, key: tuple) -> Form:
         fix, model = self.fix, self.fix.model
         mask = padding_in(model, args, kwargs, fix.blocks)
-        stream = run_model(model, lambda: known_causality(model, key, fix.blocks, axis, args, kwargs, mask))
+        begun = tried_at_the_beginning(model, key, fix.blocks, axis, args, kwargs, mask)
+        if begun is not None:
+            stream, args, kwargs, mask = begun.stream, begun.args, begun.kwargs, begun.mask
+        else:
+            stream = run_model(model, lambda: known_causality(model, key, fix.blocks, axis, args, kwargs, mask))
         self.stream = stream
         fix.copies.take("own")
         name = self._need(stream)
