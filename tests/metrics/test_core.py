@@ -111,3 +111,12 @@ def test_all_but_a_few_tokens_zero() -> None:
     x = torch.zeros(1, 16, 5)
     x[0, 0] = 1.0
     assert float(metrics.t_div_core(x)) == 0.0 and not metrics.difference_rank(x).isnan().any()
+
+
+@over("d", [4, 30])
+def test_a_token_alone_is_no_point(d: int) -> None:
+    """Corners of a simplex are all apart: with few directions, and no two tokens in one place."""
+    corners = torch.eye(5, dtype=torch.float64) @ torch.linalg.qr(gaussian(d + 1, 5)).Q.mT
+    assert metrics.few_points(corners).tolist() == 0.0
+    pairs = torch.cat([corners, corners[:2] + 1e-3 * gaussian(2, d + 1)])
+    assert float(metrics.few_points(pairs)) == pytest.approx(4 / 7)

@@ -1,5 +1,6 @@
 """A model that plays given states: block l adds what leads from state l to state l + 1. A scan measures just these."""
 
+import math
 from itertools import pairwise
 
 import torch
@@ -43,3 +44,15 @@ def towards(end: Tensor, depth: int = 8) -> list[Tensor]:
 
 def gaussian(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64)
+
+
+def alike(B: int, n: int, d: int, t_div: float) -> Tensor:
+    """Tokens with about this t_div: a common vector, and differences."""
+    return gaussian(B, 1, d) + math.sqrt(t_div) * gaussian(B, n, d)
+
+
+def common_and_apart(B: int, n: int, d: int) -> tuple[Tensor, Tensor]:
+    """A common vector and differences of the same energy: with sqrt(t) of the latter t_div is t / (1 + t)."""
+    base, apart = gaussian(B, 1, d), gaussian(B, n, d)
+    apart -= apart.mean(1, keepdim=True)
+    return base, apart * n**0.5 * base.norm(dim=(1, 2), keepdim=True) / apart.norm(dim=(1, 2), keepdim=True)
