@@ -31,6 +31,11 @@ class AttentionSeen:
     bias: Tensor | None = None
     causal: bool | None = None
 
+    @property
+    def front(self) -> tuple[int, ...]:
+        """The axes before the queries: sequences and heads."""
+        return tuple((self.q if self.q is not None else self.P).shape[:-2])  # type: ignore[union-attr]
+
     def batch_for(self, tokens: Tensor) -> int | None:
         """How many sequences this attention works on; None when it does not work on whole sequences of `tokens`.
 

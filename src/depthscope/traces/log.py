@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from depthscope.traces.flow import Flow
 from depthscope.traces.token_axis import Frames
 
 
@@ -49,6 +50,7 @@ class Attention:
     order: int
     tokens: int
     numbers: Any
+    node: int | None = None  # in the flow
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class HeadInput:
 class Log:
     """All that one forward pass left behind, in the order of a clock that ticks at every event."""
 
+    flow: Flow
     calls: list[Call] = field(default_factory=list)  # of modules that may be blocks, tokens in and out
     norms: list[Call] = field(default_factory=list)
     remedies: list[Call] = field(default_factory=list)  # tokens before and after, as fix_ tells it

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from depthscope.traces.attention import AttentionSeen, attention_in, drops, without_dropout
 from depthscope.traces.blocks import uncalled_lists
+from depthscope.traces.flow import Flow, Given, Sizes, tensors_in
 from depthscope.traces.head import given_to
 from depthscope.traces.lineage import Lineage
 from depthscope.traces.log import Add, Attention, Call, Log
@@ -37,24 +38,24 @@ class Recorder:
         *,
         frames: Frames | None = None,
         silence_dropout: bool = False,
+        wanted: Iterable[int] = (),
         on_call: Callable[[int], None] | None = None,
     ) -> None:
         self.model, self.candidates = model, candidates
         self.on_attention = on_attention
         self.silence_dropout, self.on_call = silence_dropout, on_call
-        self.log = Log(frames=Frames() if frames is None else frames)
-        self.states = SeenStates(on_state, self.log.frames, self._tick)
         self._clock = 0
+        self.wanted = frozenset(wanted)  # nodes that are the ends of blocks, where an earlier pass has told
+        self.log = Log(Flow(self._tick), frames=Frames() if frames is None else frames)
+        self.states = SeenStates(on_state, self.log.frames, self.log.flow, self._tick)
         self._stack: list[Call] = []
         self._norms = OuterNorms(self._norm_ends)
         self._lineage = Lineage()
         self._bias: Tensor | None = None
         self._owners: dict[int, str] = {}  # modules inside candidates, by their weights
+        self._norm_paths: dict[nn.Module, str] = {}
 
-    @property
-    def everything(self) -> bool:
-        """On the way from attention to the stream, what is mixed into it is of interest."""
-        return self._lineage.active
+    everything = True  # what is computed from what tells the stream
 
     def modules(self) -> Iterable[Watched]:
         """Candidates and norms; parts of lists that nobody calls, for their paths; what may read a pooled vector."""
@@ -64,8 +65,11 @@ class Recorder:
             if isinstance(module, torch.jit.ScriptModule):
                 continue  # takes no hooks of this kind
             if is_norm(module) and path not in self.candidates:
+                self._norm_paths[module] = path
                 yield self._norms.watched(module)
-            if path in self.candidates or (inside and path.startswith(inside) and not _is_list(module)):
+            elif not _is_list(module) and (
+                path in self.candidates or not path or path.startswith(inside or "?") or _has_children(module)
+            ):
                 yield Watched(module, self._before(path), self._after(path))
             if not path:
                 yield Watched(module, after=self._returns)
@@ -78,6 +82,7 @@ class Recorder:
         if not failed:
             self.states.measure_waiting(assume=not self.log.frames)
         self.states.forget()
+        self.log.flow.forget()
         self._lineage.end()
 
     def _tick(self) -> int:
@@ -99,9 +104,15 @@ class Recorder:
         candidate = path in self.candidates
 
         def hook(module: nn.Module, args: tuple, kwargs: dict) -> None:
+            if not path:
+                self.log.flow.starts(args, kwargs)
+            for tensor in tensors_in((*args, *kwargs.values())) if self.wanted else ():
+                self._meet(tensor)
+            self.log.flow.enters(path, args, kwargs)
             call = Call(path, self._tick())
             if candidate:
-                tokens = first_tokens(args, kwargs)
+                tokens = self._stream_among((*args, *kwargs.values()))
+                tokens = first_tokens(args, kwargs) if tokens is None else tokens
                 if tokens is not None:
                     call.source = self.states.see(tokens, path, whole=True)
             self._stack.append(call)
@@ -115,6 +126,9 @@ class Recorder:
             call = self._stack.pop()
             while call.path != path:  # an inner module raised and its caller went on
                 call = self._stack.pop()
+            self.log.flow.leaves(path, output)
+            for tensor in tensors_in((output,)) if self.wanted else ():
+                self._meet(tensor)
             call.left = self._tick()
             if candidate:
                 tokens = tokens_out(output, call.source.shape) if call.source is not None else None
@@ -131,6 +145,9 @@ class Recorder:
     def _norm_ends(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         source = first_tokens(args, kwargs)
         value = source if source is not None else next(iter(args), None)
+        made = next(tensors_in((output,)), None)
+        self.log.flow.form(value, made, f"norm {self._norm_paths[module]}")
+        self._meet(made)
         self._given_to_weights(getattr(module, "weight", None), value)
         self._norm(source, output, self._path)
 
@@ -162,6 +179,8 @@ class Recorder:
     def remedied(self, before: Tensor, after: Tensor) -> None:
         """A remedy has put one tensor in the place of another."""
         if after is not before:
+            self.log.flow.form(before, after, "remedy")
+            self._meet(after)
             leads = self.states.find(before) is not None
             self.log.remedies.append(self._move(before, after, self._path, first=False, leads=leads))
 
@@ -176,15 +195,42 @@ class Recorder:
     # functions
 
     def operation(self, op: Operation) -> Any:
+        """A torch function: what it is computed from, and what it does to a stream. In a norm it is a part of it."""
+        if self._norms.open:
+            return self._acts(op)
+        given = self.log.flow.asked(op)
+        result = self._acts(op, given)
+        if result is None and op.name == "__setitem__":
+            self._meet(op.args[0])
+        elif self.wanted:
+            for tensor in tensors_in((result,)):
+                self._meet(tensor)
+        return result
+
+    def _meet(self, tensor: Any) -> None:
+        """A tensor may be the end of a block."""
+        if self.wanted and self.log.flow.find(tensor) in self.wanted:
+            self.states.see(tensor, self._path, whole=True)
+
+    def _stream_among(self, values: Iterable[Any]) -> Tensor | None:
+        """The tensor that is the latest state of a stream, where one of several is."""
+        flow = self.log.flow
+        found = [(node, t) for t in tensors_in(values) if t.ndim >= 3 and (node := flow.find(t)) is not None]
+        known = [(flow.nodes[node].state, i) for i, (node, _) in enumerate(found) if flow.is_state(node)]
+        return found[max(known)[1]][1] if known else None
+
+    def _acts(self, op: Operation, given: Given | None = None) -> Any:
+        """given: its arguments in the flow; None inside a norm."""
         role = op.role
         if role in PAIRS:
-            return self._pair(op)
+            return self._pair(op, given)
         if role == "norm" and self._norms.open:
             return op.run()
         made = self._lineage.asked(op)
         dropped = role in ("dropout", "attention") and drops(op)
         self.log.dropout |= dropped
         result = without_dropout(op) if dropped and self.silence_dropout else op.run()
+        self._flows(op, given, result)
         if role in ("matrix", "weights"):
             self._matrix(op)
         elif role == "norm":
@@ -192,18 +238,24 @@ class Recorder:
         elif role in ("attention", "softmax"):
             seen = attention_in(op, result)
             if seen is not None:
-                self._attention(seen)
+                self.log.flow.attends(result, Sizes(seen.front, seen.queries, seen.keys))
+                self._attention(seen, self.log.flow.find(result))
                 self._lineage.begin(result)
         if made:
             self._lineage.follow(op, result, made)
         return result
 
-    def _pair(self, op: Operation) -> Any:
+    def _flows(self, op: Operation, given: Given | None, result: Any) -> None:
+        if given is not None:
+            self.log.flow.ran(op, given, result)
+
+    def _pair(self, op: Operation, given: Given | None) -> Any:
         """A sum or a product: of states that are known, or on the way from attention to one."""
         pair = op.args[:2]
         known = [self.states.find(a) for a in pair]
         made = self._lineage.asked(op)
         result = op.run()
+        self._flows(op, given, result)
         if op.role == "product":
             self._product(pair, known, result)
         elif any(known) and all(isinstance(a, Tensor) and a.shape == result.shape for a in pair):
@@ -254,7 +306,7 @@ class Recorder:
         fits = isinstance(bias, Tensor) and latest is not None and bias.shape == latest.shape[-1:]
         self._bias = bias if fits else None
 
-    def _attention(self, seen: AttentionSeen) -> None:
+    def _attention(self, seen: AttentionSeen, node: int | None) -> None:
         tokens = self.states.latest
         batch = seen.batch_for(tokens) if tokens is not None and seen.queries == seen.keys else None
         doubted = self.log.frames.batch_first and tokens is not None and tokens.shape[0] != batch
@@ -268,7 +320,11 @@ class Recorder:
         with torch.no_grad(), torch._C.DisableTorchFunction():
             fits = tuple(X.shape[:-1]) == (batch, seen.queries)
             numbers = self.on_attention(seen.folded(batch), X if fits else None)
-        self.log.attentions.append(Attention(self._path, self._tick(), seen.queries, numbers))
+        self.log.attentions.append(Attention(self._path, self._tick(), seen.queries, numbers, node))
+
+
+def _has_children(module: nn.Module) -> bool:
+    return next(module.children(), None) is not None
 
 
 def _is_list(module: nn.Module) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from depthscope.traces.flow import Flow
 from depthscope.traces.identity import Known
 from depthscope.traces.log import State
 from depthscope.traces.token_axis import Frames
@@ -17,8 +18,9 @@ Measure = Callable[[Tensor, Any, bool], Any]  # tokens (..., n, d), numbers so f
 class SeenStates:
     """Which tensor is which State. A tensor is measured now, or as soon as it is known which axis holds the tokens."""
 
-    def __init__(self, measure: Measure, frames: Frames, tick: Callable[[], int]) -> None:
-        self.measure, self.frames, self.tick = measure, frames, tick
+    def __init__(self, measure: Measure, frames: Frames, flow: Flow, tick: Callable[[], int]) -> None:
+        self.measure, self.frames, self.flow, self.tick = measure, frames, flow, tick
+        self.by_node: dict[int, State] = {}
         self.latest: Tensor | None = None  # of the states that attention may read
         self.stranger: Tensor | None = None  # tokens that a matrix has read since, and that are none of the states
         self._known: Known[tuple[State, float]] = Known()  # the state that a tensor is, and by what factor it is scaled
@@ -42,6 +44,9 @@ class SeenStates:
         if state is None:
             state = State(path, self.tick(), tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
             self._known.add(tensor, (state, 1.0))
+        node = self.flow.find(tensor)
+        if node is not None:
+            self.by_node[node] = state
         if leads:
             self.latest, self.stranger = tensor, None
         self._measured(tensor, tensor, state, whole)

@@ -1,0 +1,105 @@
+"""Where the blocks of a stream begin and end.
+
+A block that is a module around its joins begins with the tokens it is given, and ends with those it hands on. Any other
+block ends where the next begins: at the last form of the stream that both the skip and the branch of the next join start
+from. In pre-norm blocks that is the sum itself, in post-norm blocks its norm. The last block ends as those before it do.
+"""
+
+from dataclasses import dataclass
+
+from depthscope.traces.families import Group, template
+from depthscope.traces.flow import Flow, ModuleCall
+from depthscope.traces.lines import Joined
+
+
+@dataclass(frozen=True)
+class Ends:
+    """One block: its modules, its first and last node, its time on the clock, its joins and attentions.
+
+    call: the module around it, None where there is none.
+    """
+
+    paths: tuple[str, ...]
+    source: int
+    result: int
+    start: int
+    end: int
+    joins: int
+    attentions: tuple[int, ...]
+    call: ModuleCall | None = None
+
+
+def ends_of(flow: Flow, groups: list[Group]) -> list[Ends]:
+    """The ends of all blocks of a stream, in their order."""
+    forks = [_fork(flow, group.joins[0]) for group in groups]
+    found: list[Ends] = []
+    for i, group in enumerate(groups):
+        call = _around(flow, group)
+        first, last = group.joins[0], group.joins[-1]
+        given = _given(flow, call, first)
+        gave = _gave(flow, call, last)
+        source = forks[i] if given is None else given
+        if gave is not None:
+            result = gave
+        elif i + 1 < len(groups) and flow.nodes[forks[i + 1]].state == last.node:
+            result = forks[i + 1]
+        else:
+            result = _as_before(flow, last, found)
+        whole = call if given is not None and gave is not None else None
+        start = whole.entered if whole else flow.nodes[source].order
+        end = whole.left if whole else flow.nodes[result].order
+        attentions = tuple(node for joined in group.joins for node in joined.attentions)
+        found.append(Ends(group.paths, source, result, start, end, len(group.joins), attentions, whole))
+    return found
+
+
+def _around(flow: Flow, group: Group) -> ModuleCall | None:
+    """The call of a module in which all joins of a block take place."""
+    calls = {call for _, call in group.members}
+    call = flow.calls[calls.pop()] if len(calls) == 1 and -1 not in calls else None
+    return call if call and all(call.first <= joined.node <= call.last for joined in group.joins) else None
+
+
+def _given(flow: Flow, call: ModuleCall | None, first: Joined) -> int | None:
+    """The tensor given to a block that is the stream: a form of what its first join starts from."""
+    fits = [n for n in (call.given if call else ()) if flow.nodes[n].state == first.join.before]
+    return fits[0] if fits else None
+
+
+def _gave(flow: Flow, call: ModuleCall | None, last: Joined) -> int | None:
+    fits = [n for n in (call.gave if call else ()) if flow.nodes[n].state == last.node]
+    return fits[0] if fits else None
+
+
+def _fork(flow: Flow, first: Joined) -> int:
+    """The last form of the stream before a join that its skip and all of its branch start from."""
+    join = first.join
+    starts = [n for n in first.reads if flow.nodes[n].state == join.before]
+    ways = [set(_forms(flow, node)) for node in (starts if join.projected else [join.skip, *starts])]
+    return max(set.intersection(*ways), default=join.before) if ways else join.before
+
+
+def _forms(flow: Flow, node: int) -> list[int]:
+    """A form of a state, what that is a form of, and so on to the state itself."""
+    way = [node]
+    while (skip := flow.nodes[way[-1]].skip) is not None:
+        way.append(skip)
+    return way
+
+
+def _as_before(flow: Flow, last: Joined, before: list[Ends]) -> int:
+    """The end of the last block: after its last sum the same functions act, in modules of the same names, as before."""
+    steps: list[tuple[str, str]] = []
+    if before:
+        way = _forms(flow, before[-1].result)[:-1]
+        steps = [_step(flow, node) for node in reversed(way)]
+    now = last.node
+    for step in steps:
+        after = (n for n in range(now + 1, len(flow.nodes)) if flow.nodes[n].skip == now and _step(flow, n) == step)
+        now = next(after, now)
+    return now
+
+
+def _step(flow: Flow, node: int) -> tuple[str, str]:
+    call = flow.nodes[node].call
+    return flow.nodes[node].name, template(flow.calls[call].path) if call >= 0 else ""

@@ -1,0 +1,193 @@
+"""How the joins of a stream fall into blocks: by the modules that made their branches, else by their own rhythm.
+
+A family is a set of modules with one name but for its numbers, one module that is called again and again, or siblings
+of one class. It groups joins when each of them belongs to one member: the member that runs around the join, or in which
+the branch ran (`for attn, ff in layers: x = attn(x) + x; x = ff(x) + x`, where no module is a block).
+"""
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import groupby
+
+from torch import nn
+
+from depthscope.traces.flow import Flow
+from depthscope.traces.lines import Joined
+
+_NUMBER = re.compile(r"\d+")
+Member = tuple[str, int]  # the path, and the call where the module is called, else -1
+
+
+@dataclass(eq=False)
+class Group:
+    """The joins of one block, and the modules it belongs to."""
+
+    members: list[Member]
+    joins: list[Joined]
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(path for path, _ in self.members))
+
+
+def template(path: str) -> str:
+    """encoder.layer.11 -> encoder.layer.*: modules that differ only in their numbers are one family."""
+    return _NUMBER.sub("*", path)
+
+
+def groups_of(flow: Flow, model: nn.Module, joins: list[Joined], chosen: set[str] | None) -> list[Group]:
+    """The blocks of a stream. chosen: paths that the user names; then joins that belong to none of them are no block."""
+    belongs = _members(flow, model, joins, chosen)
+    families = [family for family in belongs if _partitions(joins, belongs[family], chosen is not None)]
+    grouped = {family: _grouped(joins, belongs[family]) for family in families}
+    fitting = [family for family in families if all(_runs(group) <= 1 for group in grouped[family])]
+    ranked = sorted(fitting or families, key=lambda name: (len(grouped[name]) < 2, name.count("."), -len(grouped[name])))
+    best = grouped[ranked[0]] if ranked else []
+    if len(best) > 1 or chosen is not None:
+        return _halves_joined(flow, best)
+    by_rhythm = _by_rhythm(flow, joins)
+    return best if best and len(by_rhythm) < 2 else by_rhythm
+
+
+def _members(
+    flow: Flow, model: nn.Module, joins: list[Joined], chosen: set[str] | None
+) -> dict[str, dict[int, set[Member]]]:
+    """For each family, the members that every join (by its number on the line) belongs to."""
+    found: dict[str, dict[int, set[Member]]] = defaultdict(lambda: defaultdict(set))
+    calls_of: dict[int, set[int]] = {}
+    for index, joined in enumerate(joins):
+        nodes = (joined.node, *joined.inside)
+        calls = {flow.nodes[node].call for node in nodes} - {-1}
+        calls_of[index] = {above for call in calls for above in flow.above_call(call)}
+    counts: dict[str, int] = defaultdict(int)
+    for call in set().union(*calls_of.values()) if calls_of else ():
+        counts[flow.calls[call].path] += 1
+    names = {flow.calls[call].path for calls in calls_of.values() for call in calls}
+    kinds = {path: _family_of(model, path, counts.get(path, 0), chosen) for path in _with_lists(names)}
+    for index, calls in calls_of.items():
+        for call in calls:
+            path = flow.calls[call].path
+            if kinds.get(path):
+                found[kinds[path]][index].add((path, call))
+            for list_path in _lists_above(path):
+                if kinds.get(list_path) and list_path not in names:
+                    found[kinds[list_path]][index].add((list_path, -1))
+    return found
+
+
+def _with_lists(names: set[str]) -> set[str]:
+    """The paths of calls, and of all that holds them: entries of lists are never called themselves."""
+    return names | {above for path in names for above in _lists_above(path)}
+
+
+def _lists_above(path: str) -> list[str]:
+    parts = path.split(".")
+    return [".".join(parts[:i]) for i in range(1, len(parts))]
+
+
+def _family_of(model: nn.Module, path: str, calls: int, chosen: set[str] | None) -> str | None:
+    """The name of the family that a module belongs to, None where it is alone."""
+    if chosen is not None:
+        return "chosen" if path in chosen else None
+    if not path:
+        return None
+    above, _, last = path.rpartition(".")
+    if _NUMBER.search(last):
+        return template(path)
+    if calls > 1:
+        return path
+    kind = type(model.get_submodule(path))
+    siblings = [m for m in model.get_submodule(above).children() if type(m) is kind]
+    own = not kind.__module__.startswith("torch.nn")
+    return f"{above}.<{kind.__name__}>" if len(siblings) > 1 and own else None
+
+
+def _partitions(joins: list[Joined], belongs: dict[int, set[Member]], named: bool) -> bool:
+    """Whether each join has one member, but for joins before the first and after the last attention that has one."""
+    if any(len(members) > 1 for members in belongs.values()):
+        return False
+    if named:
+        return True
+    mixing = [i for i, joined in enumerate(joins) if joined.mixes] or list(range(len(joins)))
+    return all(i in belongs for i in range(mixing[0], mixing[-1] + 1))
+
+
+def _grouped(joins: list[Joined], belongs: dict[int, set[Member]]) -> list[Group]:
+    """Neighbours with the same member are one block."""
+    pairs = [(next(iter(belongs[i])), joined) for i, joined in enumerate(joins) if i in belongs]
+    found = []
+    for member, run in groupby(pairs, key=lambda pair: pair[0]):
+        group = Group([member], [joined for _, joined in run])
+        found += _cut_into_runs(group) if member[1] == -1 else [group]
+    return found
+
+
+def _runs(group: Group) -> int:
+    """How often attention begins again in a block, after something else: more than once, and it is several blocks."""
+    return sum(1 for mixes, _ in groupby(group.joins, key=lambda joined: joined.mixes) if mixes)
+
+
+def _cut_into_runs(group: Group) -> list[Group]:
+    """An entry of a list that is walked several times without being called is a block each time."""
+    return [Group(group.members, part) for part in _from_attention(group.joins)]
+
+
+def _from_attention(joins: list[Joined]) -> list[list[Joined]]:
+    """Parts that each begin with attention after something else, or with the first join."""
+    found: list[list[Joined]] = []
+    for i, joined in enumerate(joins):
+        begins = joined.mixes and i and not joins[i - 1].mixes and any(j.mixes for j in joins[:i])
+        if begins or not found:
+            found.append([])
+        found[-1].append(joined)
+    return found
+
+
+def _halves_joined(flow: Flow, groups: list[Group]) -> list[Group]:
+    """Entries that are attention alone, each with the entries without attention that follow it, are blocks."""
+    attends = [any(joined.mixes for joined in group.joins) for group in groups]
+    alone = [g for g, a in zip(groups, attends, strict=True) if a and len(g.joins) == 1 and _is_alone(flow, g.joins[0])]
+    if all(attends) or len(alone) < sum(attends) or not alone:
+        return groups
+    found: list[Group] = []
+    for i, group in enumerate(groups):
+        starts = attends[i] and (i == 0 or not attends[i - 1]) and any(attends[:i])
+        if starts or not found:
+            found.append(Group([], []))
+        found[-1].members += group.members
+        found[-1].joins += group.joins
+    return found
+
+
+def _is_alone(flow: Flow, joined: Joined) -> bool:
+    """Whether a branch is attention without a network: no activation on the way from attention to the sum."""
+    last = max(joined.attentions)
+    return not any(flow.nodes[n].heavy for n in joined.inside if n > last and _comes_after(flow, n, last))
+
+
+def _comes_after(flow: Flow, node: int, attention: int) -> bool:
+    return attention in flow.above(node, attention)
+
+
+def _by_rhythm(flow: Flow, joins: list[Joined]) -> list[Group]:
+    """Where no modules tell: the shortest rhythm of attention and networks that repeats, else from attention on."""
+    beats = [joined.mixes for joined in joins]
+    first = beats.index(True) if True in beats else 0  # joins before it may be none of a block: a convolution, say
+    for lead, period in ((lead, period) for lead in range(first + 1) for period in range(1, len(joins) // 2 + 1)):
+        rest = beats[lead:]
+        repeats = len(rest) % period == 0 and rest == rest[:period] * (len(rest) // period)
+        if repeats and len(rest) > period and any(rest[:period]):
+            parts = [joins[i : i + period] for i in range(lead, len(joins), period)]
+            break
+    else:
+        parts = _from_attention(joins[first:])
+    return [Group([(path, -1) for path in _paths(flow, part)], part) for part in parts]
+
+
+def _paths(flow: Flow, joins: list[Joined]) -> list[str]:
+    """The outermost modules in which the branches ran."""
+    calls = {flow.nodes[n].call for joined in joins for n in joined.inside} - {-1}
+    around = set(flow.above_call(flow.nodes[joins[0].node].call))
+    outer = {next(c for c in reversed(flow.above_call(call)) if c not in around) for call in calls - around}
+    return list(dict.fromkeys(flow.calls[c].path for c in sorted(outer)))

@@ -1,0 +1,293 @@
+"""What was computed from what in one forward pass, and which sums make a residual stream of it.
+
+Every tensor gets a number, a node. Some functions give back the same tokens in another form: norms, views, dropout,
+multiples, a bias. A sum of two tensors of one shape is a join where one operand is a form of a state and the other was
+computed from that state (or from an earlier one): x + f(x). The joins of a stream form a tree, as a branch may have a
+join of its own; the stream is the way from its root to the last join. Modules and their names play no part in this.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from heapq import heappop, heappush
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from depthscope.traces.identity import Known
+from depthscope.traces.operations import ACTIVATIONS, FORMS, JOINS, SCALED, SHAPED_ALIKE, Operation
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """A tensor of the pass. state: the node that it is a form of, itself where it is none. call: who was running."""
+
+    parents: tuple[int, ...]
+    skip: int | None  # the parent that it is a form of
+    state: int
+    name: str  # of the function
+    call: int
+    order: int  # on the clock of the log
+    shape: tuple[int, ...]
+    from_input: bool
+    heavy: bool = False  # made by attention, or by an activation
+    tree: int = -1  # of the joins that it comes from
+
+
+@dataclass(eq=False, slots=True)
+class JoinNode:
+    """A sum with the stream. skip, branch: its operands. before: the state that skip is a form of, or comes from."""
+
+    node: int
+    skip: int
+    branch: tuple[int, ...]
+    before: int
+    projected: bool = False  # skip is a matrix or a pooling of the stream, not the stream itself
+
+
+@dataclass(eq=False)
+class Tree:
+    """Joins that start from one root, by the node of their sum."""
+
+    root: int
+    joins: dict[int, JoinNode] = field(default_factory=dict)
+
+    def holds(self, state: int) -> bool:
+        return state == self.root or state in self.joins
+
+
+@dataclass(eq=False)
+class ModuleCall:
+    """One call of a module: nodes from first to last ran inside it; given and gave: tensors in and out, by node."""
+
+    path: str
+    above: int  # the call around it, -1 for none
+    first: int
+    entered: int  # on the clock of the log
+    given: list[int] = field(default_factory=list)
+    gave: list[int] = field(default_factory=list)
+    last: int = -1
+    left: int = -1
+
+
+class Flow:
+    """Nodes, trees of joins and calls of modules, in the order of the pass."""
+
+    def __init__(self, tick: Callable[[], int]) -> None:
+        self.tick = tick
+        self.nodes: list[Node] = []
+        self.trees: list[Tree] = []
+        self.calls: list[ModuleCall] = []
+        self.attentions: dict[int, Sizes] = {}  # by node
+        self._states: set[int] = set()  # of all trees
+        self._known: Known[int] = Known()
+        self._stack: list[int] = [-1]
+
+    def find(self, tensor: Any) -> int | None:
+        """The node of a tensor."""
+        return self._known.find(tensor)
+
+    def forget(self) -> None:
+        """The pass has ended: no tensor is kept."""
+        self._known.clear()
+
+    # modules
+
+    def starts(self, args: tuple, kwargs: Mapping[str, Any]) -> None:
+        """The model is given its inputs."""
+        for tensor in tensors_in((*args, *kwargs.values())):
+            self._add(tensor, Node((), None, len(self.nodes), "input", -1, self.tick(), tuple(tensor.shape), True))
+
+    def enters(self, path: str, args: tuple, kwargs: Mapping[str, Any]) -> None:
+        call = ModuleCall(path, self._stack[-1], len(self.nodes), self.tick())
+        call.given = self._nodes_of((*args, *kwargs.values()))
+        self._stack.append(len(self.calls))
+        self.calls.append(call)
+
+    def leaves(self, path: str, output: Any) -> None:
+        call = self.calls[self._stack.pop()]
+        while call.path != path:  # an inner module raised and its caller went on
+            call = self.calls[self._stack.pop()]
+        for tensor in tensors_in((output,)):
+            if self.find(tensor) is None and not isinstance(tensor, nn.Parameter):  # made where nobody could watch
+                self._made(tensor, tuple(call.given), None, "module")
+        call.gave = self._nodes_of((output,))
+        call.last, call.left = len(self.nodes) - 1, self.tick()
+
+    def above_call(self, call: int) -> list[int]:
+        """A call and the calls around it, from the inside out."""
+        found = []
+        while call >= 0:
+            found.append(call)
+            call = self.calls[call].above
+        return found
+
+    def _nodes_of(self, values: Iterable[Any]) -> list[int]:
+        return [node for tensor in tensors_in(values) if (node := self.find(tensor)) is not None]
+
+    # functions
+
+    def asked(self, op: Operation) -> "Given":
+        """The nodes of a function's tensors, asked before it runs: it may write into them."""
+        if op.name in SHAPED_ALIKE:
+            return Given([], ())
+        args = op.args[:1] if op.name in FORMS and op.name != "__setitem__" else op.args  # others give a shape alone
+        places = [self.find(arg) if isinstance(arg, Tensor) else None for arg in args]
+        nested = (arg for arg in (*args, *op.kwargs.values()) if not isinstance(arg, Tensor))
+        named = (arg for arg in op.kwargs.values() if isinstance(arg, Tensor))
+        rest = [self.find(tensor) for tensor in (*tensors_in(nested), *named)]
+        return Given(places, tuple(node for node in (*places, *rest) if node is not None))
+
+    def ran(self, op: Operation, given: "Given", result: Any) -> None:
+        """A function ran. given: what asked() said before."""
+        if result is None and op.name == "__setitem__":
+            result = op.args[0]
+        if isinstance(result, Tensor):
+            made = self._made(result, given.nodes, self._form(op, given, result), op.name)
+            if op.name in JOINS and len(given.nodes) > 1:
+                self._joined(made, self._pairs(op, given, tuple(result.shape)))
+        elif isinstance(result, tuple | list):
+            for one in tensors_in(result):
+                self._made(one, given.nodes, None, op.name)
+
+    def form(self, source: Any, result: Any, name: str) -> None:
+        """One tensor became another that holds the same tokens, by a norm or a remedy."""
+        known = self.find(source)
+        if isinstance(result, Tensor):
+            self._made(result, () if known is None else (known,), known, name)
+
+    def attends(self, result: Any, sizes: "Sizes") -> None:
+        """Attention, or another mixing of tokens, gave this tensor."""
+        node = self.find(result)
+        if node is not None:
+            self.nodes[node].heavy = True
+            self.attentions[node] = sizes
+
+    def is_state(self, node: int) -> bool:
+        """Whether a node is a state of a stream, or a form of one."""
+        return self.nodes[node].state in self._states
+
+    def _form(self, op: Operation, given: "Given", result: Tensor) -> int | None:
+        """The node that the result is a form of: a view and the like, or a tensor with something smaller on it."""
+        places = given.places
+        if op.name in FORMS:
+            node = places[0] if places else None
+            same = node is not None and result.numel() == math.prod(self.nodes[node].shape)
+            return node if same else None
+        if op.name in SCALED:
+            whole = [i for i, arg in enumerate(op.args) if isinstance(arg, Tensor) and arg.shape == result.shape]
+            return places[whole[0]] if len(whole) == 1 else None
+        return None
+
+    def _made(self, tensor: Tensor, parents: tuple[int, ...], skip: int | None, name: str) -> int:
+        above = [self.nodes[parent] for parent in parents]
+        state = len(self.nodes) if skip is None else self.nodes[skip].state
+        from_input = any(node.from_input for node in above)
+        tree = max((node.tree for node in above), default=-1)
+        call, order, heavy = self._stack[-1], self.tick(), name in ACTIVATIONS
+        shape = tuple(tensor.shape)
+        return self._add(tensor, Node(parents, skip, state, name, call, order, shape, from_input, heavy, tree))
+
+    def _add(self, tensor: Tensor, node: Node) -> int:
+        self._known.add(tensor, len(self.nodes))
+        self.nodes.append(node)
+        return len(self.nodes) - 1
+
+    # joins
+
+    def _pairs(self, op: Operation, given: "Given", shape: tuple[int, ...]) -> list[tuple[int, tuple[int, ...]]]:
+        """What may be (skip, branch) in a sum: the skip has the shape of the sum, and stands where the table says."""
+        found = []
+        for i in JOINS[op.name]:
+            node = given.places[i] if i < len(given.places) else None
+            others = tuple(n for j, n in enumerate(given.places) if j != i and n is not None)
+            if node is not None and others and self.nodes[node].shape == shape:
+                found.append((node, others))
+        if op.role == "sum" and len(found) == 1:  # the other operand is smaller: a bias, or unknown
+            return []
+        return sorted(found, key=lambda pair: -self.nodes[pair[0]].state)  # the later state is the stream
+
+    def _joined(self, made: int, pairs: list[tuple[int, tuple[int, ...]]]) -> None:
+        for skip, branch in pairs:
+            state = self.nodes[skip].state
+            tree = next((t for t in reversed(self.trees) if t.holds(state)), None)
+            if any(self._comes_from(node, state, tree) for node in branch):
+                if tree is None:
+                    tree = Tree(state)
+                    self.trees.append(tree)
+                self._add_join(tree, JoinNode(made, skip, branch, state))
+                return
+        for skip, branch in pairs:
+            tree = self.trees[self.nodes[skip].tree] if self.nodes[skip].tree >= 0 else None
+            if tree is not None and all(self.nodes[node].tree == self.nodes[skip].tree for node in branch):
+                states, heavy = self._origin(skip, tree)
+                if len(states) == 1 and not heavy and any(self._origin(node, tree)[1] for node in branch):
+                    self._add_join(tree, JoinNode(made, skip, branch, states.pop(), projected=True))
+                    return
+
+    def _add_join(self, tree: Tree, join: JoinNode) -> None:
+        tree.joins[join.node] = join
+        self._states |= {tree.root, join.node}
+        node = self.nodes[join.node]
+        node.skip, node.state, node.tree = None, join.node, self.trees.index(tree)
+
+    def _comes_from(self, node: int, state: int, tree: Tree | None) -> bool:
+        """Whether a node was computed from a state, or from another one of its tree."""
+        least = state if tree is None else tree.root
+        return any(
+            self.nodes[one].state == state or (tree is not None and tree.holds(self.nodes[one].state))
+            for one in self.above(node, least)
+        )
+
+    def _origin(self, node: int, tree: Tree) -> tuple[set[int], bool]:
+        """The states of a tree that a node comes from, and whether attention or an activation is on the way."""
+        states: set[int] = set()
+        heavy, waiting, seen = False, [node], {node}
+        while waiting:
+            one = self.nodes[waiting.pop()]
+            if tree.holds(one.state):
+                states.add(one.state)
+                continue
+            heavy |= one.heavy
+            waiting += [p for p in one.parents if p >= tree.root and p not in seen]
+            seen.update(one.parents)
+        return states, heavy
+
+    def above(self, node: int, least: int) -> Iterator[int]:
+        """A node and everything that it was computed from, down to the node `least`, latest first."""
+        waiting, seen = [-node], {node}
+        while waiting:
+            one = -heappop(waiting)
+            yield one
+            for parent in self.nodes[one].parents:
+                if parent >= least and parent not in seen:
+                    seen.add(parent)
+                    heappush(waiting, -parent)
+
+
+class Sizes(NamedTuple):
+    """Of attention: the axes before the queries, and how many queries and keys there are."""
+
+    front: tuple[int, ...]
+    queries: int
+    keys: int
+
+
+class Given(NamedTuple):
+    """The nodes of a function's arguments: of each in its place, None where it has none; and all of them."""
+
+    places: list[int | None]
+    nodes: tuple[int, ...]
+
+
+def tensors_in(values: Iterable[Any], deep: int = 4) -> Iterator[Tensor]:
+    """The tensors among some values, also inside lists, mappings and records."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif deep and isinstance(value, tuple | list):
+            yield from tensors_in(value, deep - 1)
+        elif deep and isinstance(value, Mapping):
+            yield from tensors_in(value.values(), deep - 1)
+        elif deep and is_dataclass(value) and not isinstance(value, type):
+            yield from tensors_in((getattr(value, f.name, None) for f in fields(value)), deep - 1)

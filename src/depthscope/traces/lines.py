@@ -1,0 +1,120 @@
+"""The residual streams of a pass: for each tree of joins the way to its last one, with what every join brings.
+
+A line is one such way. Lines of which one starts from nothing but another are stages of one stream: patches that are
+merged, a sequence that is pooled. A line inside the branch of another is a part of that branch.
+"""
+
+from dataclasses import dataclass, field
+
+from depthscope.traces.flow import Flow, JoinNode, Tree
+
+
+@dataclass(eq=False)
+class Joined:
+    """A join on a line. inside: the nodes of its branch. reads: the forms of the stream that the branch starts from."""
+
+    join: JoinNode
+    inside: set[int]
+    reads: list[int]
+    attentions: list[int]  # nodes inside that attend
+
+    @property
+    def mixes(self) -> bool:
+        """Whether the branch attends."""
+        return bool(self.attentions)
+
+    @property
+    def node(self) -> int:
+        return self.join.node
+
+
+@dataclass(eq=False)
+class Line:
+    """The joins of a stream in their order; states: their sums and the root."""
+
+    tree: Tree
+    joins: list[Joined] = field(default_factory=list)
+
+    @property
+    def states(self) -> set[int]:
+        return {self.joins[0].join.before, *(joined.node for joined in self.joins)}
+
+
+def lines_of(flow: Flow) -> list[Line]:
+    """The lines of a pass that attend somewhere, in the order of their first joins; parts of branches are left out."""
+    lines = [_line(flow, tree) for tree in flow.trees]
+    attending = [line for line in lines if any(joined.mixes for joined in line.joins)]
+    chosen = attending or lines
+    inner = {node for line in chosen for joined in line.joins for node in joined.inside}
+    outer = [line for line in chosen if not all(joined.node in inner for joined in line.joins)]
+    return sorted(outer, key=lambda line: line.joins[0].node)
+
+
+def _line(flow: Flow, tree: Tree) -> Line:
+    depth = {tree.root: 0}
+    for node, join in tree.joins.items():  # in the order of the pass
+        depth[node] = depth[join.before] + 1
+    last = max(tree.joins, key=lambda node: (depth[node], node))
+    way: list[JoinNode] = []
+    while last in tree.joins:
+        way.append(tree.joins[last])
+        last = way[-1].before
+    way.reverse()
+    states = {tree.root, *(join.node for join in way)}
+    attentions = set(flow.attentions)
+    return Line(tree, [_region(flow, join, states, attentions) for join in way])
+
+
+def _region(flow: Flow, join: JoinNode, states: set[int], attentions: set[int]) -> Joined:
+    """The branch of a join, back to the stream: nodes older than the stream's root came from elsewhere."""
+    least = min(states)
+    inside: set[int] = set()
+    reads: list[int] = []
+    starts = [*join.branch, join.skip] if join.projected else list(join.branch)
+    waiting, seen = list(starts), set(starts)
+    while waiting:
+        number = waiting.pop()
+        node = flow.nodes[number]
+        if node.state in states:
+            reads.append(number)
+            continue
+        inside.add(number)
+        for parent in node.parents:
+            if parent >= least and parent not in seen:
+                seen.add(parent)
+                waiting.append(parent)
+    since = min((flow.nodes[n].state for n in reads), default=join.before)
+    inside = {n for n in inside if n > since}  # what is older is shared, as the positions that T5's first block makes
+    return Joined(join, inside, reads, sorted(inside & attentions))
+
+
+def towers(flow: Flow, lines: list[Line]) -> list[list[Line]]:
+    """Lines that follow each other, put together: each starts from nothing but the one before."""
+    found: list[list[Line]] = []
+    for line in lines:
+        before = next((tower for tower in reversed(found) if _continues(flow, line, tower[-1])), None)
+        if before is None:
+            found.append([line])
+        else:
+            before.append(line)
+    return found
+
+
+def _continues(flow: Flow, line: Line, before: Line) -> bool:
+    """Whether all that a line starts from, as far as it depends on the inputs, comes from the end of another."""
+    last = before.joins[-1].node
+    waiting, seen = [line.joins[0].join.before], set()
+    reached = False
+    while waiting:
+        number = waiting.pop()
+        node = flow.nodes[number]
+        if number in seen or not node.from_input:
+            continue
+        seen.add(number)
+        if node.state == last:
+            reached = True
+        elif not node.parents or number < last:
+            return False
+        else:
+            waiting += node.parents
+    return reached
