@@ -55,9 +55,9 @@ def assemble(model: nn.Module, readings: list[Reading], entry_notes: list[str]) 
     return Scan(
         model=type(model).__name__,
         depth=first.depth,
-        tokens=source.shape[source.axis or 0],
+        tokens=source.tokens,
         valid_tokens=float(float64([n for r in readings for n in r.blocks[0].source.numbers.tokens]).mean()),
-        width=source.shape[-1],
+        width=source.width,
         samples=sum(r.samples for r in readings),
         dtype=source.dtype,
         training=model.training,
@@ -84,7 +84,16 @@ def assemble(model: nn.Module, readings: list[Reading], entry_notes: list[str]) 
             [seen for r in readings for seen in r.judged_states()[block].massive] for block in range(first.depth + 1)
         ),
         vanished=_vanished(readings),
+        stream=first.stream,
+        sizes=_sizes(first),
     )
+
+
+def _sizes(reading: Reading) -> list[list[int]]:
+    """Tokens and width of every state; nothing where all are the same."""
+    ends = (reading.blocks[0].source, *(block.result for block in reading.blocks))
+    sizes = [[state.tokens, state.width] for state in ends]
+    return sizes if any(size != sizes[0] for size in sizes) else []
 
 
 def _sequences(readings: list[Reading]) -> dict[str, Tensor]:
@@ -99,9 +108,10 @@ def _sequences(readings: list[Reading]) -> dict[str, Tensor]:
 def _sequences_apart(readings: list[Reading]) -> Tensor:
     """t_div of the directions m_s of the mean tokens of all sequences, 1 - |mean_s m_s|^2: (depth + 1,)."""
     states = list(zip(*(r.judged_states() for r in readings), strict=True))
-    sums = torch.stack([sum(float64(one.directions) for one in state) for state in states])  # type: ignore[misc]
-    counts = float64([sum(len(one.common) for one in state) for state in states])
-    return (1 - (sums / counts[:, None]).square().sum(-1)).clamp_min(0.0)
+    sums = [sum(float64(one.directions) for one in state) for state in states]
+    counts = [sum(len(one.common) for one in state) for state in states]
+    means = [total / count for total, count in zip(sums, counts, strict=True)]
+    return torch.stack([1 - mean.square().sum() for mean in means]).clamp_min(0.0)  # type: ignore[union-attr]
 
 
 def _states(readings: list[Reading]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

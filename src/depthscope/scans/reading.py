@@ -30,7 +30,7 @@ class Reading:
         gradients: dict[str, float],
         step_metrics: list[Any],
     ) -> None:
-        self.log, self.blocks, self.pattern = log, found.blocks, found.pattern
+        self.log, self.blocks, self.pattern, self.stream = log, found.blocks, found.pattern, found.stream
         self.anatomies, self.ending, self.gradients = anatomies, ending, gradients
         self.step_metrics = step_metrics
         self.notes = list(found.notes)
@@ -122,7 +122,7 @@ class Reading:
         return [a.numbers if a is not None else None for a in map(self._attention, range(self.depth))]
 
     def _attention(self, i: int) -> Attention | None:
-        inside = [a for a in self.log.attentions if self.blocks[i].holds(a.order)]
+        inside = [a for a in self.log.attentions if self.blocks[i].attends(a)]
         if len(inside) > 1 and not any("in one block" in note for note in self.notes):
             self.notes.append(f"{len(inside)} self-attentions in one block: the first is reported")
         return inside[0] if inside else None

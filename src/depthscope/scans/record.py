@@ -13,6 +13,7 @@ from depthscope.records import FORMATS, Record, apart, since
 from depthscope.registry import TABLES, unknown
 from depthscope.scans.exceptions import Massive
 from depthscope.scans.verdict import Verdict, judge
+from depthscope.traces.streams import ALONE
 
 PAIR = "depthscope.scans"  # the format of a scan with `before`
 JUDGED = (  # kept per sequence
@@ -36,7 +37,7 @@ class Scan(Record):
     """
 
     FORMAT = "depthscope.scan"
-    VERSION = 2  # 1 had means over sequences alone
+    VERSION = 3  # 1 had means over sequences alone, 2 one stream
 
     model: str
     depth: int
@@ -67,7 +68,15 @@ class Scan(Record):
     sequences: dict[str, Tensor] = since(2, default_factory=dict)  # (depth + 1, samples), dropout silenced
     massive: list[Massive] = since(2, default_factory=list)  # tokens, dropout silenced
     vanished: dict[str, float] = since(2, default_factory=dict)  # path -> what it is given, as a share of the tokens
+    stream: str = since(3, default=ALONE)  # the name of the stream among those of the model
+    others: "dict[str, Scan]" = since(3, default_factory=dict)  # the other streams
+    sizes: list[list[int]] = since(3, default_factory=list)  # tokens and width of every state, where they change
     before: "Scan | None" = apart(default=None)
+
+    @property
+    def streams(self) -> "dict[str, Scan]":
+        """All streams of the model by their names, this one first."""
+        return {self.stream: self, **self.others}
 
     @cached_property
     def verdict(self) -> Verdict:

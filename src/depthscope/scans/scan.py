@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from depthscope.scans.positions import check_positions, metric_called
 from depthscope.scans.readers import AttentionReader, StateReader
 from depthscope.scans.reading import Reading
 from depthscope.scans.record import JUDGED, Scan
-from depthscope.traces.blocks import candidates, find_blocks, none_found
+from depthscope.traces.blocks import Found, blocks_in, candidates, find_blocks, none_found
 from depthscope.traces.entry import enter, repeated_calls, run_model
 from depthscope.traces.head import vanished
 from depthscope.traces.inputs import Batch
@@ -23,6 +24,7 @@ from depthscope.traces.installed import fixes_in, prepare_fixes
 from depthscope.traces.log import Log
 from depthscope.traces.recorder import Recorder
 from depthscope.traces.steps import dissect, final_norm
+from depthscope.traces.streams import Stream, frames_of, stream_called, streams_of
 from depthscope.traces.token_axis import Frames, axis_of_shorter
 from depthscope.traces.untouched import untouched
 from depthscope.traces.watcher import Watcher
@@ -36,6 +38,7 @@ def scan(
     metrics: Iterable[str] | None = None,
     mask: Any = None,
     blocks: str | Iterable[str] | None = None,
+    stream: str | None = None,
     attention: bool = True,
     gradients: Callable[[Any], Tensor] | None = None,
     on_block: Callable[[int], None] | None = None,
@@ -46,7 +49,8 @@ def scan(
     metrics: names from ds.metrics; by default all that are fast; a state metric may be restricted to positions, as in
     "t_sim[0:16]", "t_sim[-16:]" or "t_sim[1/4]" (the first of four equal parts), padding not counted. mask (B, n): 1
     for tokens, 0 for padding; by default the attention_mask among the inputs. blocks: a pattern where the finder should
-    not choose, such as "encoder.layers.*". attention=False leaves the heads out. gradients: a function of the model's
+    not choose, such as "encoder.layers.*". stream: which of several streams the scan is of ("encoder", "decoder"), by
+    default the one with most blocks; scan.streams has them all. attention=False leaves the heads out. gradients: a function of the model's
     output that returns a scalar loss; adds gradient norms. on_block is called with the number of blocks seen so far.
 
     The model runs as it is (train or eval) and is left as it was.
@@ -54,11 +58,16 @@ def scan(
     entry = enter(model, inputs, blocks, mask)
     chosen = chosen_metrics(metrics, attention=attention)
     settings = Settings(chosen, entry.blocks, attention, gradients, on_block)
-    readings = []
+    batches = []
     for batch in entry.batches():
-        readings.append(settings.read(entry.model, batch))
-        check_positions(chosen, readings[-1].states())
-    return assemble(entry.model, readings, entry.notes)
+        batches.append({reading.stream: reading for reading in settings.read(entry.model, batch)})
+        for reading in batches[-1].values():
+            check_positions(chosen, reading.states())
+    names = [name for name in batches[0] if all(name in readings for readings in batches)]
+    main = stream_called(stream, names) or names[0]
+    scans = {name: assemble(entry.model, [readings[name] for readings in batches], entry.notes) for name in names}
+    others = {name: found for name, found in scans.items() if name != main}
+    return replace(scans[main], stream=main, others=others)
 
 
 def default_metrics() -> list[str]:
@@ -92,63 +101,101 @@ class Settings:
     def of_kind(self, kind: str) -> list[Any]:
         return [f for f in self.metrics if f.facts.kind == kind]
 
-    def read(self, model: nn.Module, batch: Batch) -> Reading:
-        """Everything about one batch; a second pass only where the first one cannot answer."""
+    def read(self, model: nn.Module, batch: Batch) -> list[Reading]:
+        """Everything about one batch, stream by stream; a second pass only where the first one cannot answer."""
         prepare_fixes(model, batch.args, batch.kwargs)
-        reading = self._run(model, batch, Frames())
-        square = any(reading.log.frames.is_ambiguous(b.source.shape) for b in reading.blocks)
-        if square or reading.blocks[0].source.axis == 0:
+        readings = self._run(model, batch, Frames())
+        main = readings[0]
+        square = any(main.log.frames.is_ambiguous(b.source.shape) for b in main.blocks)
+        if square or main.blocks[0].source.axis == 0:
             axis = axis_of_shorter(
                 batch.args, batch.kwargs, lambda args, kwargs: self._axis_in(model, Batch(args, kwargs, None))
             )
             if square and axis is None:
-                reading.notes.append("as many sequences as tokens: the first axis was taken for the batch")
+                main.notes.append("as many sequences as tokens: the first axis was taken for the batch")
             elif square and axis == 0:
-                reading = self._run(model, batch, Frames(square_axis=0))
-            elif not square and axis != 0:  # windows as long as the batch look like time-first sequences
-                reading = self._run(model, batch, Frames(batch_first=True))
-        if reading.log.dropout:
-            self._add_without_dropout(model, batch, reading)
-        reading.causal = causal_in(model, batch, reading)
-        return reading
+                readings = self._run(model, batch, Frames(square_axis=0))
+            elif not square and axis not in (0, None):  # windows as long as the batch look like time-first sequences
+                readings = self._run(model, batch, Frames(batch_first=True))
+        if main.log.dropout:
+            self._add_without_dropout(model, batch, readings)
+        for reading in readings:
+            reading.causal = causal_in(model, batch, reading)
+        return readings
 
     def _axis_in(self, model: nn.Module, batch: Batch) -> int | None:
         """The token axis that a quiet pass shows; None when no attention over whole sequences is seen."""
-        log = self._quiet(model, batch, Frames(), states=[])
-        if log.frames.assumed or not log.frames:
+        recorder, _ = self._recorded(model, batch, Frames(), states=[], quiet=True)
+        streams = self._streams(model, recorder.log)
+        if not streams:
             return None
-        sources = [call.source for call in log.calls if call.source is not None and len(call.source.shape) == 3]
-        if any(log.frames.is_ambiguous(source.shape) for source in sources):  # not these tokens were cut
+        frames = frames_of(recorder.log.flow, streams[:1], 1, False)
+        shapes = [recorder.log.flow.nodes[block.source].shape for block in streams[0].blocks]
+        if not frames or any(map(frames.is_ambiguous, shapes)):  # not these tokens were cut
             return None
-        axes = {source.axis for source in sources}
+        axes = {frames.axis_of(shape) for shape in shapes}
         return axes.pop() if len(axes) == 1 else None
 
-    def _add_without_dropout(self, model: nn.Module, batch: Batch, reading: Reading) -> None:
+    def _add_without_dropout(self, model: nn.Module, batch: Batch, readings: list[Reading]) -> None:
         """Once more with dropout silent: its noise counts as diversity, and hides a vector that has vanished."""
-        before = reading.log.frames
+        before = readings[0].log.frames
         frames = Frames(square_axis=before.square_axis, batch_first=before.batch_first)
-        log = self._quiet(model, batch, frames, states=[lookup("metric", name) for name in JUDGED])
-        found = find_blocks(log, model, named=self.blocks is not None, need_attention=False)
-        ends = (found.blocks[0].source, *(b.result for b in found.blocks))
-        reading.without_dropout = [state.numbers for state in ends]
-        reading.vanished = vanished(log, found.blocks[-1])
+        states = [lookup("metric", name) for name in JUDGED]
+        log, found = self._found(model, batch, frames, states=states, quiet=True)[:2]
+        for reading, other in zip(readings, found, strict=True):
+            ends = (other.blocks[0].source, *(b.result for b in other.blocks))
+            reading.without_dropout = [state.numbers for state in ends]
+            reading.vanished = vanished(log, other.blocks[-1])
 
-    def _quiet(self, model: nn.Module, batch: Batch, frames: Frames, *, states: list[Any]) -> Log:
-        return self._recorded(model, batch, frames, states=states, quiet=True)[0]
+    def _run(self, model: nn.Module, batch: Batch, frames: Frames) -> list[Reading]:
+        log, found, gradients = self._found(model, batch, frames, states=self.of_kind("state"), quiet=False)
+        readings = []
+        for one in found:
+            anatomies = [dissect(log, block) for block in one.blocks]
+            ending = final_norm(log, one.blocks[-1])
+            readings.append(Reading(log, one, anatomies, ending, batch.mask, gradients, self.of_kind("step")))
+        return readings
 
-    def _run(self, model: nn.Module, batch: Batch, frames: Frames) -> Reading:
-        log, gradients = self._recorded(model, batch, frames, states=self.of_kind("state"), quiet=False)
+    def _streams(self, model: nn.Module, log: Log) -> list[Stream]:
+        return streams_of(log.flow, model, None if self.blocks is None else candidates(model, self.blocks))
+
+    def _found(
+        self, model: nn.Module, batch: Batch, frames: Frames, *, states: list[Any], quiet: bool
+    ) -> tuple[Log, list[Found], dict[str, float]]:
+        """The blocks of every stream, measured. Where ends of blocks were not known while the model ran, it runs again.
+
+        Where no stream can be followed, blocks are modules that take tokens and give tokens.
+        """
+        choices: dict[str, Any] = {"states": states, "quiet": quiet}
+        recorder, gradients = self._recorded(model, batch, frames, **choices)
+        log = recorder.log
+        streams = self._streams(model, log)
+        if streams and (streams[0].attends or not self.attention):
+            log.frames = known = frames_of(log.flow, streams, frames.square_axis, frames.batch_first)
+            found = [blocks_in(log, stream, recorder.states.by_node) for stream in streams]
+            if None in found:
+                wanted = set().union(*(stream.nodes() for stream in streams))
+                recorder, gradients = self._recorded(model, batch, known, wanted=wanted, **choices)
+                log = recorder.log
+                found = [blocks_in(log, stream, recorder.states.by_node) for stream in self._streams(model, log)]
+            if found and None not in found:
+                return log, found, gradients  # type: ignore[return-value]
+        named, need_attention = self.blocks is not None, self.attention and not quiet
         try:
-            found = find_blocks(log, model, named=self.blocks is not None, need_attention=self.attention)
+            return log, [find_blocks(log, model, named=named, need_attention=need_attention)], gradients
         except BlocksNotFoundError:
             raise BlocksNotFoundError(none_found(model, repeated_calls(model, batch))) from None
-        anatomies = [dissect(log, block) for block in found.blocks]
-        ending = final_norm(log, found.blocks[-1])
-        return Reading(log, found, anatomies, ending, batch.mask, gradients, self.of_kind("step"))
 
     def _recorded(
-        self, model: nn.Module, batch: Batch, frames: Frames, *, states: list[Any], quiet: bool
-    ) -> tuple[Log, dict[str, float]]:
+        self,
+        model: nn.Module,
+        batch: Batch,
+        frames: Frames,
+        *,
+        states: list[Any],
+        quiet: bool,
+        wanted: Iterable[int] = (),
+    ) -> tuple[Recorder, dict[str, float]]:
         """One forward pass, recorded; quiet: dropout silenced, no heads, no gradients."""
         heads = [] if quiet else self.of_kind("attention")
         loss = None if quiet else self.gradients
@@ -159,6 +206,7 @@ class Settings:
             AttentionReader(heads, batch.mask),
             frames=frames,
             silence_dropout=quiet,
+            wanted=wanted,
             on_call=None if quiet else self.on_block,
         )
         with ExitStack() as stack:
@@ -176,7 +224,7 @@ class Settings:
                     output = batch.run(model)
                 return {} if loss is None else weight_gradients(model, loss(output))
 
-            return recorder.log, run_model(model, run)
+            return recorder, run_model(model, run)
 
 
 def weight_gradients(model: nn.Module, loss: Tensor) -> dict[str, float]:

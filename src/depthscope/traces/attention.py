@@ -4,7 +4,6 @@ Models call torch's scaled_dot_product_attention (q, k, v), or take a softmax wi
 nn.MultiheadAttention does either one inside a single function, whose body is therefore watched as well.
 """
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from depthscope.traces.operations import Operation
+from depthscope.traces.token_axis import batch_of
 
 CLOSED = 80.0  # below the best score of its row by so much, a key has a weight that float32 takes for zero
 SEEN = 1e-5  # a weight above this is attention
@@ -37,22 +37,8 @@ class AttentionSeen:
         return tuple((self.q if self.q is not None else self.P).shape[:-2])  # type: ignore[union-attr]
 
     def batch_for(self, tokens: Tensor) -> int | None:
-        """How many sequences this attention works on; None when it does not work on whole sequences of `tokens`.
-
-        q (B, h, n, d_h) says it, and must fit tokens (B, n, d) or (n, B, d), or leave n an axis of its own where
-        streams are folded into the batch. P (B h, n, n) folds the heads into the batch, so B is read off the tokens.
-        """
-        front = (self.q if self.q is not None else self.P).shape[:-2]  # type: ignore[union-attr]
-        sizes = list(tokens.shape[:-1])
-        if self.queries not in sizes:
-            return None
-        sizes.remove(self.queries)
-        others = math.prod(sizes)
-        if len(front) == 2 and others % front[0] == 0 and (others == front[0] or self.queries != front[0]):
-            return front[0]
-        if len(front) == 1 and len(sizes) == 1 and front[0] % sizes[0] == 0:
-            return sizes[0]
-        return None
+        """How many sequences this attention works on; None when it does not work on whole sequences of `tokens`."""
+        return batch_of(tuple(tokens.shape), self.front, self.queries)
 
     def folded(self, batch: int) -> "AttentionSeen":
         """The same with axes (B, h, n, .) everywhere."""

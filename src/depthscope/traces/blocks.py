@@ -9,8 +9,10 @@ from torch import nn
 
 from depthscope.errors import AttentionNotSeenError, BlocksNotFoundError
 from depthscope.registry import unknown
+from depthscope.traces.families import template
 from depthscope.traces.installed import OWN
-from depthscope.traces.log import Call, Log, State
+from depthscope.traces.log import Attention, Call, Log, State
+from depthscope.traces.streams import ALONE, Stream
 from depthscope.traces.operations import is_norm
 
 _NUMBER = re.compile(r"\d+")
@@ -25,6 +27,7 @@ class Block:
     end: int
     source: State
     result: State
+    attentions: tuple[int, ...] | None = None  # by their nodes in the flow, where the stream was followed
 
     @property
     def name(self) -> str:
@@ -32,6 +35,10 @@ class Block:
 
     def holds(self, order: int) -> bool:
         return self.start <= order <= self.end
+
+    def attends(self, attention: Attention) -> bool:
+        """Whether an attention is of this block."""
+        return self.holds(attention.order) if self.attentions is None else attention.node in self.attentions
 
 
 @dataclass(frozen=True)
@@ -41,17 +48,13 @@ class Found:
     pattern: str
     blocks: list[Block]
     notes: list[str]
-
-
-def template(path: str) -> str:
-    """encoder.layer.11 -> encoder.layer.*: modules that differ only in their numbers are one family."""
-    return _NUMBER.sub("*", path)
+    stream: str = ALONE
 
 
 def candidates(model: nn.Module, blocks: str | Iterable[str] | None) -> set[str]:
     """Paths of the modules that may be blocks: numbered ones that hold weights, or those the user names."""
     if blocks is not None:
-        return _chosen(model, [blocks] if isinstance(blocks, str) else list(blocks))
+        return _chosen(model, patterns_in(blocks))
     return {
         path
         for path, module in model.named_modules()
@@ -61,6 +64,12 @@ def candidates(model: nn.Module, blocks: str | Iterable[str] | None) -> set[str]
         and not isinstance(module, nn.ModuleList | nn.ModuleDict)
         and (next(module.children(), None) is not None or _is_own_leaf(module))
     }
+
+
+def patterns_in(blocks: str | Iterable[str]) -> list[str]:
+    """The patterns that a user gives, in a list or in one text with commas, as scan.blocks has them."""
+    given = [blocks] if isinstance(blocks, str) else list(blocks)
+    return [part.strip() for pattern in given for part in str(pattern).split(",")]
 
 
 def uncalled_lists(model: nn.Module) -> list[str]:
@@ -113,6 +122,24 @@ def blocks_by_name(model: nn.Module, blocks: str | Iterable[str] | None) -> list
 def _natural(path: str) -> list[tuple[int, str]]:
     """layers.2 before layers.10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in path.split(".")]
+
+
+def blocks_in(log: Log, stream: Stream, states: Mapping[int, State]) -> Found | None:
+    """The blocks of a stream with the states at their ends; None where one was not measured, or not as it should be."""
+    found = []
+    for ends in stream.blocks:
+        source, result = states.get(ends.source), states.get(ends.result)
+        if source is None or result is None or not (_is_whole(log, source) and _is_whole(log, result)):
+            return None
+        # a state is on the clock a moment after its node: the sum that ends a block is of that block alone
+        start, end = (ends.start, ends.end) if ends.call else (source.order + 1, result.order)
+        found.append(Block(ends.paths, start, end, source, result, ends.attentions))
+    return Found(stream.pattern, found, [], stream.name)
+
+
+def _is_whole(log: Log, state: State) -> bool:
+    """Whether all was measured, along the axes that are known now."""
+    return state.numbers is not None and state.numbers.whole and state.layout == log.frames.layout_of(state.shape)
 
 
 def find_blocks(log: Log, model: nn.Module, *, named: bool, need_attention: bool) -> Found:

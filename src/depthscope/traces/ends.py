@@ -102,4 +102,4 @@ def _as_before(flow: Flow, last: Joined, before: list[Ends]) -> int:
 
 def _step(flow: Flow, node: int) -> tuple[str, str]:
     call = flow.nodes[node].call
-    return flow.nodes[node].name, template(flow.calls[call].path) if call >= 0 else ""
+    return template(flow.nodes[node].name), template(flow.calls[call].path) if call >= 0 else ""

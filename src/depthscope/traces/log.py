@@ -1,10 +1,12 @@
 """The records that one watched forward pass leaves behind: numbers and order, no activations."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 from depthscope.traces.flow import Flow
 from depthscope.traces.token_axis import Frames
+from depthscope.traces.tokens import Layout
 
 
 @dataclass(eq=False)
@@ -15,8 +17,21 @@ class State:
     order: int
     shape: tuple[int, ...]
     dtype: str
-    axis: int | None = None
+    layout: Layout | None = None
     numbers: Any = None
+
+    @property
+    def axis(self) -> int | None:
+        """The axis of the tokens, the first of them where there are several."""
+        return None if self.layout is None else self.layout.tokens[0]
+
+    @property
+    def tokens(self) -> int:
+        return math.prod(self.shape[axis] for axis in self.layout.tokens) if self.layout else 0
+
+    @property
+    def width(self) -> int:
+        return self.shape[self.layout.channels] if self.layout else 0
 
 
 @dataclass(eq=False)

@@ -308,6 +308,8 @@ class Recorder:
 
     def _attention(self, seen: AttentionSeen, node: int | None) -> None:
         tokens = self.states.latest
+        if tokens is not None and tuple(tokens.shape) in self.log.frames.images:
+            tokens = self.log.frames.images[tuple(tokens.shape)].split(tokens)
         batch = seen.batch_for(tokens) if tokens is not None and seen.queries == seen.keys else None
         doubted = self.log.frames.batch_first and tokens is not None and tokens.shape[0] != batch
         if tokens is None or batch is None or doubted:

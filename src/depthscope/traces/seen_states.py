@@ -10,7 +10,6 @@ from depthscope.traces.flow import Flow
 from depthscope.traces.identity import Known
 from depthscope.traces.log import State
 from depthscope.traces.token_axis import Frames
-from depthscope.traces.tokens import tokens_last
 
 Measure = Callable[[Tensor, Any, bool], Any]  # tokens (..., n, d), numbers so far, at a block's end? -> numbers
 
@@ -58,13 +57,14 @@ class SeenStates:
 
     def _measured(self, tensor: Tensor, values: Tensor, state: State, whole: bool) -> None:
         """Measure the values a tensor had when it was seen."""
-        state.axis = self.frames.axis_of(state.shape)
+        layout = self.frames.layout_of(state.shape)
+        state.layout = layout
         with torch.no_grad(), torch._C.DisableTorchFunction():
-            if state.axis is None:
+            if layout is None:
                 copy = values.clone() if values is tensor else values  # it may be written into before that is known
                 self._waiting.append((tensor, copy, state, whole))
                 return
-            state.numbers = self.measure(tokens_last(values, state.axis), state.numbers, whole)
+            state.numbers = self.measure(layout.split(values), state.numbers, whole)
         if torch.is_grad_enabled() and tensor.requires_grad and not state.numbers.followed:
             state.numbers.followed = True
             self._followed.append(tensor.register_hook(state.numbers.take_gradient))
@@ -75,7 +75,7 @@ class SeenStates:
         if assume and waiting:
             self.frames.assume(waiting[0][0].shape)
         for tensor, values, state, whole in waiting:
-            if self.frames.axis_of(state.shape) is not None:
+            if self.frames.layout_of(state.shape) is not None:
                 self._measured(tensor, values, state, whole)
 
     def read_by_matrix(self, tokens: Any) -> None:

@@ -1,6 +1,7 @@
 """Along which axis the tokens lie: what attention works on tells it; where shapes cannot, one shorter pass can."""
 
 import itertools
+import math
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import DepthscopeError
+from depthscope.traces.tokens import Layout
 
 
 class Frames:
@@ -23,6 +25,7 @@ class Frames:
         self.square_axis = square_axis  # where the tokens are when there are as many sequences as tokens
         self.batch_first = batch_first  # attention that would make the first axis the tokens is not believed
         self.assumed = False
+        self.images: dict[tuple[int, ...], Layout] = {}  # shapes whose tokens lie along several axes
 
     def __bool__(self) -> bool:
         return bool(self.pairs)
@@ -52,9 +55,35 @@ class Frames:
                 return fits[-1]
         return None
 
+    def layout_of(self, shape: tuple[int, ...]) -> Layout | None:
+        """Where a tensor with this shape has its tokens and channels, None when it holds no tokens."""
+        if shape in self.images:
+            return self.images[shape]
+        axis = self.axis_of(shape)
+        return None if axis is None else Layout((axis,), len(shape) - 1)
+
     def is_ambiguous(self, shape: tuple[int, ...]) -> bool:
         """As many sequences as tokens: the shape alone cannot tell (B, n, d) from (n, B, d)."""
         return len(shape) == 3 and shape[0] == shape[1] and not self.assumed
+
+
+def batch_of(shape: tuple[int, ...], front: tuple[int, ...], queries: int) -> int | None:
+    """How many sequences attention works on; None when it does not work on whole sequences of tokens of this shape.
+
+    front: its axes before the queries. (B, h) says it, and must fit tokens (B, n, d) or (n, B, d), or leave n an axis
+    of its own where streams are folded into the batch. (B h,) folds the heads into the batch, so B is read off the
+    tokens, (n, d) has none.
+    """
+    sizes = list(shape[:-1])
+    if queries not in sizes:
+        return None
+    sizes.remove(queries)
+    others = math.prod(sizes)
+    if len(front) == 2 and others % front[0] == 0 and (others == front[0] or queries != front[0]):
+        return front[0]
+    if len(front) == 1 and len(sizes) == 1 and front[0] % sizes[0] == 0:
+        return sizes[0]
+    return 1 if len(front) < 2 and not sizes else None
 
 
 def first_size(args: tuple, kwargs: dict[str, Any]) -> int | None:

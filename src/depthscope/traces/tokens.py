@@ -1,7 +1,7 @@
 """Which tensors hold tokens."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -30,6 +30,26 @@ def tokens_out(output: Any, shape: tuple[int, ...]) -> Tensor | None:
         if streams and tensor.shape[0] > shape[0] and tensor.shape[0] % shape[0] == 0:
             return tensor
     return None
+
+
+class Layout(NamedTuple):
+    """Where a tensor has its tokens, along one axis or several as (B, H, W, d) and (B, d, H, W) do, and its channels."""
+
+    tokens: tuple[int, ...]
+    channels: int
+
+    def split(self, tensor: Tensor) -> Tensor:
+        """The tensor as (..., n, d): tokens next to the channels, everything else in front."""
+        axes = (*self.tokens, self.channels)
+        moved = tensor.movedim(axes, tuple(range(-len(axes), 0)))
+        return moved.flatten(-len(axes), -2) if len(self.tokens) > 1 else moved
+
+    def joined(self, tokens: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """Tokens (..., n, d) as a tensor of the shape they were split from."""
+        axes = (*self.tokens, self.channels)
+        sizes = [shape[axis] for axis in self.tokens]
+        apart = tokens.unflatten(-2, sizes) if len(sizes) > 1 else tokens
+        return apart.movedim(tuple(range(-len(axes), 0)), axes)
 
 
 def tokens_last(tensor: Tensor, axis: int) -> Tensor:

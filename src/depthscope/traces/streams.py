@@ -1,0 +1,116 @@
+"""The streams of a model: each with its name and its blocks, found by what is added to what."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from torch import nn
+
+from depthscope.errors import UnknownNameError
+from depthscope.registry import unknown
+from depthscope.traces.ends import Ends, ends_of
+from depthscope.traces.families import groups_of, template
+from depthscope.traces.flow import Flow
+from depthscope.traces.lines import lines_of, towers
+from depthscope.traces.token_axis import Frames, batch_of
+from depthscope.traces.tokens import Layout
+
+CONVOLUTIONS = {"conv2d", "batch_norm", "group_norm", "avg_pool2d", "max_pool2d"}
+ALONE = "main"  # what the only stream of a model is called
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One residual stream: its blocks in the order they ran."""
+
+    name: str
+    blocks: list[Ends]
+
+    @property
+    def pattern(self) -> str:
+        """Patterns of the paths of its blocks, which every verb accepts as blocks=."""
+        return ", ".join(dict.fromkeys(template(path) for block in self.blocks for path in block.paths))
+
+    @property
+    def attends(self) -> bool:
+        return any(block.attentions for block in self.blocks)
+
+    def nodes(self) -> set[int]:
+        """The ends of its blocks in the flow."""
+        return {node for block in self.blocks for node in (block.source, block.result)}
+
+
+def streams_of(flow: Flow, model: nn.Module, chosen: set[str] | None) -> list[Stream]:
+    """All streams of a pass that attend, the one with most blocks first; those of one token are left out.
+
+    chosen: paths that the user names; joins that belong to none of them are of no interest.
+    """
+    found = []
+    for tower in towers(flow, lines_of(flow)):
+        joins = [joined for line in tower for joined in line.joins]
+        blocks = ends_of(flow, groups_of(flow, model, joins, chosen))
+        if blocks and _has_tokens(flow, blocks):
+            found.append(blocks)
+    attending = [blocks for blocks in found if any(block.attentions for block in blocks)]
+    deep = [blocks for blocks in attending if len(blocks) > 1] or attending or sorted(found, key=len)[-1:]
+    ranked = sorted(deep, key=lambda blocks: -len(blocks))
+    return [Stream(name, blocks) for name, blocks in zip(_names(ranked), ranked, strict=True)]
+
+
+def _has_tokens(flow: Flow, blocks: list[Ends]) -> bool:
+    """Whether the states hold several tokens of floating numbers: a class token by itself has nobody to be like."""
+    shape = flow.nodes[blocks[0].source].shape
+    return len(shape) > 1 and max(shape[:-1]) > 1 and (len(shape) < 3 or max(shape[1:-1]) > 1 or shape[0] > 1)
+
+
+def _names(streams: list[list[Ends]]) -> list[str]:
+    """The shortest beginnings of the blocks' paths that tell the streams apart: encoder, decoder."""
+    paths = [blocks[0].paths[0].split(".") if blocks[0].paths else [] for blocks in streams]
+    if len(paths) < 2:
+        return [ALONE] * len(paths)
+    names = []
+    for own in paths:
+        others = [path for path in paths if path is not own]
+        parts = next((own[: i + 1] for i in range(len(own)) if all(o[: i + 1] != own[: i + 1] for o in others)), own)
+        shared = [len({*level}) == 1 for level in zip_longest(*paths)]
+        names.append(".".join(part for part, same in zip(parts, shared, strict=False) if not same))
+    return [name if names.count(name) == 1 and name else f"{name or ALONE}_{i + 1}" for i, name in enumerate(names)]
+
+
+def stream_called(name: str | None, names: Iterable[str]) -> str | None:
+    """The one of the names that is meant: itself, or a part of it that no other has; None is none in particular."""
+    known = list(names)
+    if name is None or name in known:
+        return name
+    fits = [one for one in known if name in one]
+    if len(fits) != 1:
+        raise UnknownNameError(unknown("stream", name, known))
+    return fits[0]
+
+
+def frames_of(flow: Flow, streams: list[Stream], square_axis: int, batch_first: bool) -> Frames:
+    """What the attention of the streams tells of their token axes."""
+    frames = Frames(square_axis=square_axis, batch_first=batch_first)
+    for stream in streams:
+        for block in stream.blocks:
+            shape = flow.nodes[block.source].shape
+            for sizes in (flow.attentions[node] for node in block.attentions):
+                batch = batch_of(shape, sizes.front, sizes.queries) if sizes.queries == sizes.keys else None
+                if batch is not None and not (batch_first and shape[0] != batch):
+                    frames.add(batch, sizes.queries)
+    shapes = {flow.nodes[node].shape: node for stream in streams for node in stream.nodes()}
+    for shape, node in shapes.items():
+        if frames.axis_of(shape) is None:
+            frames.images[shape] = _guessed(flow, node)
+    return frames
+
+
+def _guessed(flow: Flow, node: int) -> Layout:
+    """Where attention does not tell (windows, mixing without attention): batch first, channels where matrices read them.
+
+    A tensor of four axes that convolutions read as it is, is (B, d, H, W), any other (B, H, W, d); three axes (B, n, d).
+    """
+    shape, state = flow.nodes[node].shape, flow.nodes[node].state
+    readers = {n.name for n in flow.nodes if any(flow.nodes[p].state == state for p in n.parents)}
+    first = 1 if len(shape) > 3 and readers & CONVOLUTIONS and not readers & {"linear", "layer_norm"} else len(shape) - 1
+    return Layout(tuple(axis for axis in range(1, len(shape)) if axis != first) or (0,), first)
