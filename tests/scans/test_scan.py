@@ -347,7 +347,7 @@ def test_no_blocks() -> None:
         ds.scan(nn.Linear(16, 16), X)
 
 
-def test_a_block_called_again_and_again_is_offered() -> None:
+def test_a_block_called_again_and_again_is_found() -> None:
     class Universal(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -359,9 +359,14 @@ def test_a_block_called_again_and_again_is_offered() -> None:
             return x
 
     model = Universal().eval()
-    with pytest.raises(BlocksNotFoundError, match=r'called 5 times: pass blocks="block"'):
-        ds.scan(model, X)
-    assert ds.scan(model, X, blocks="block").depth == 5
+    expected = [ds.metrics.t_sim(X).mean()]
+    Y = X
+    for _ in range(5):
+        Y = model.block(Y)
+        expected.append(ds.metrics.t_sim(Y).mean())
+    for scan in (ds.scan(model, X), ds.scan(model, X, blocks="block")):
+        assert scan.blocks == "block"
+        torch.testing.assert_close(scan["t_sim"], torch.stack(expected))
 
 
 def test_attention_that_cannot_be_seen() -> None:
@@ -386,9 +391,11 @@ def test_one_token() -> None:
         ds.scan(encoder(), X[:, :1])
 
 
-def test_wrong_rank() -> None:
-    with pytest.raises(BlocksNotFoundError, match=r"batch axis"):
-        ds.scan(encoder(), X[0])
+def test_one_sequence_without_a_batch_axis() -> None:
+    model = encoder()
+    for scan in (ds.scan(model, X[0]), ds.scan(model, X[0], attention=False)):
+        torch.testing.assert_close(scan["t_sim"], ds.scan(model, X[:1])["t_sim"])
+        assert (scan.tokens, scan.width, scan.samples) == (9, 16, 1)
 
 
 def test_blocks_by_pattern() -> None:
@@ -418,7 +425,7 @@ def test_wrong_use_is_answered(call, error: type[Exception], message: str) -> No
         call()
 
 
-def test_two_towers_are_both_named() -> None:
+def test_two_towers_are_both_measured() -> None:
     class Two(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -432,10 +439,14 @@ def test_two_towers_are_both_named() -> None:
                 y = block(y)
             return x + y
 
-    scan = ds.scan(Two().eval(), X)
-    assert scan.blocks == "left.*" and scan.depth == 3
-    assert any('blocks="right.*"' in note for note in scan.notes)
-    assert ds.scan(Two().eval(), X, blocks="right.*").depth == 2
+    model = Two().eval()
+    scan = ds.scan(model, X)
+    assert scan.blocks == "left.*" and scan.depth == 3 and [*scan.streams] == ["left", "right"]
+    alone = ds.scan(model, X, blocks="right.*")
+    assert alone.depth == 2 and torch.equal(alone["t_sim"], scan.streams["right"]["t_sim"])
+    assert torch.equal(ds.scan(model, X, stream="right")["t_sim"], alone["t_sim"])
+    with pytest.raises(UnknownNameError, match=r"stream.*left"):
+        ds.scan(model, X, stream="middle")
 
 
 def test_no_warning_is_raised_by_a_scan() -> None:

@@ -241,13 +241,15 @@ def test_a_branch_without_visible_attention_is_not_called_a_feed_forward_network
     assert scan.per_step("gain")["branch"].isnan().tolist() == [True, False, True]
 
 
-def test_an_encoder_with_a_decoder_names_the_other_half_once() -> None:
+def test_an_encoder_and_a_decoder_are_both_measured() -> None:
     sizes = {"d_model": 32, "num_layers": 3, "num_heads": 4, "d_ff": 64, "d_kv": 8, "vocab_size": 99}
     model = T.T5Model(T.T5Config(**sizes)).eval()
     ids = torch.randint(1, 99, (2, 8))
     scan = ds.scan(model, {"input_ids": ids, "decoder_input_ids": ids[:, :5]})
-    assert [n for n in scan.notes if "holds attention too" in n] == [
-        'encoder.block.* was measured; decoder.block.* holds attention too: pass blocks="decoder.block.*" to measure it'
-    ]
+    assert {name: one.blocks for name, one in scan.streams.items()} == {
+        "encoder": "encoder.block.*",
+        "decoder": "decoder.block.*",
+    }
+    assert scan.streams["decoder"].tokens == 5
     decoder = ds.scan(model, {"input_ids": ids, "decoder_input_ids": ids[:, :5]}, blocks="decoder.block.*")
     assert decoder.tokens == 5 and decoder.causal is True

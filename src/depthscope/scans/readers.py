@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from depthscope.errors import ShapeError
 from depthscope.metrics.chunks import CHUNK, Energies, chunks
 from depthscope.metrics.massive import rest
 from depthscope.metrics.pattern import Scratch, pattern_of
@@ -65,11 +64,6 @@ class StateReader:
         self.metrics, self.mask = metrics, mask
 
     def __call__(self, tokens: Tensor, numbers: StateNumbers | None, whole: bool) -> StateNumbers:
-        if tokens.shape[-2] < 2:
-            raise ShapeError(
-                f"every sequence must have at least two tokens; got states of shape {tuple(tokens.shape)}. "
-                "Similarity compares tokens: give longer inputs."
-            )
         mask = self.mask.to(tokens.device) if self.mask is not None and self.mask.shape == tokens.shape[:-1] else None
         if numbers is not None and (numbers.whole or not whole):
             return numbers

@@ -126,12 +126,13 @@ class Settings:
     def _axis_in(self, model: nn.Module, batch: Batch) -> int | None:
         """The token axis that a quiet pass shows; None when no attention over whole sequences is seen."""
         recorder, _ = self._recorded(model, batch, Frames(), states=[], quiet=True)
-        streams = self._streams(model, recorder.log)
+        log = recorder.log
+        streams = self._streams(model, log)
+        frames = frames_of(log.flow, streams[:1], 1, False) if streams else log.frames
+        shapes = [log.flow.nodes[block.source].shape for stream in streams[:1] for block in stream.blocks]
         if not streams:
-            return None
-        frames = frames_of(recorder.log.flow, streams[:1], 1, False)
-        shapes = [recorder.log.flow.nodes[block.source].shape for block in streams[0].blocks]
-        if not frames or any(map(frames.is_ambiguous, shapes)):  # not these tokens were cut
+            shapes = [call.source.shape for call in log.calls if call.source and len(call.source.shape) == 3]
+        if frames.assumed or not frames or any(map(frames.is_ambiguous, shapes)):  # not these tokens were cut
             return None
         axes = {frames.axis_of(shape) for shape in shapes}
         return axes.pop() if len(axes) == 1 else None
@@ -171,15 +172,16 @@ class Settings:
         log = recorder.log
         streams = self._streams(model, log)
         if streams and (streams[0].attends or not self.attention):
-            log.frames = known = frames_of(log.flow, streams, frames.square_axis, frames.batch_first)
+            seen, log.frames = log.frames, frames_of(log.flow, streams, frames.square_axis, frames.batch_first)
             found = [blocks_in(log, stream, recorder.states.by_node) for stream in streams]
             if None in found:
                 wanted = set().union(*(stream.nodes() for stream in streams))
-                recorder, gradients = self._recorded(model, batch, known, wanted=wanted, **choices)
+                recorder, gradients = self._recorded(model, batch, log.frames, wanted=wanted, **choices)
                 log = recorder.log
                 found = [blocks_in(log, stream, recorder.states.by_node) for stream in self._streams(model, log)]
             if found and None not in found:
                 return log, found, gradients  # type: ignore[return-value]
+            log.frames = seen
         named, need_attention = self.blocks is not None, self.attention and not quiet
         try:
             return log, [find_blocks(log, model, named=named, need_attention=need_attention)], gradients

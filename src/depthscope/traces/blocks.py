@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from depthscope.errors import AttentionNotSeenError, BlocksNotFoundError
+from depthscope.errors import AttentionNotSeenError, BlocksNotFoundError, ShapeError
 from depthscope.registry import unknown
 from depthscope.traces.families import template
 from depthscope.traces.installed import OWN
@@ -129,10 +129,16 @@ def blocks_in(log: Log, stream: Stream, states: Mapping[int, State]) -> Found | 
     found = []
     for ends in stream.blocks:
         source, result = states.get(ends.source), states.get(ends.result)
+        if source is not None and source.layout is not None and source.tokens < 2:
+            raise ShapeError(
+                f"every sequence must have at least two tokens; got states of shape {source.shape}. "
+                "Similarity compares tokens: give longer inputs."
+            )
         if source is None or result is None or not (_is_whole(log, source) and _is_whole(log, result)):
             return None
-        # a state is on the clock a moment after its node: the sum that ends a block is of that block alone
-        start, end = (ends.start, ends.end) if ends.call else (source.order + 1, result.order)
+        # a state is on the clock a moment after its node, and a norm has ended a moment after its state
+        start, end = (ends.start, ends.end) if ends.call else (ends.start, result.order + 1)
+        start = max(start, found[-1].end) if found else start  # the sum that ends a block is of that block alone
         found.append(Block(ends.paths, start, end, source, result, ends.attentions))
     return Found(stream.pattern, found, [], stream.name)
 

@@ -79,7 +79,6 @@ class Flow:
         self.trees: list[Tree] = []
         self.calls: list[ModuleCall] = []
         self.attentions: dict[int, Sizes] = {}  # by node
-        self._states: set[int] = set()  # of all trees
         self._known: Known[int] = Known()
         self._stack: list[int] = [-1]
 
@@ -163,10 +162,6 @@ class Flow:
             self.nodes[node].heavy = True
             self.attentions[node] = sizes
 
-    def is_state(self, node: int) -> bool:
-        """Whether a node is a state of a stream, or a form of one."""
-        return self.nodes[node].state in self._states
-
     def _form(self, op: Operation, given: "Given", result: Tensor) -> int | None:
         """The node that the result is a form of: a view and the like, or a tensor with something smaller on it."""
         places = given.places
@@ -227,7 +222,6 @@ class Flow:
 
     def _add_join(self, tree: Tree, join: JoinNode) -> None:
         tree.joins[join.node] = join
-        self._states |= {tree.root, join.node}
         node = self.nodes[join.node]
         node.skip, node.state, node.tree = None, join.node, self.trees.index(tree)
 

@@ -4,7 +4,7 @@ A line is one such way. Lines of which one starts from nothing but another are s
 merged, a sequence that is pooled. A line inside the branch of another is a part of that branch.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from depthscope.traces.flow import Flow, JoinNode, Tree
 
@@ -32,8 +32,7 @@ class Joined:
 class Line:
     """The joins of a stream in their order; states: their sums and the root."""
 
-    tree: Tree
-    joins: list[Joined] = field(default_factory=list)
+    joins: list[Joined]
 
     @property
     def states(self) -> set[int]:
@@ -41,31 +40,47 @@ class Line:
 
 
 def lines_of(flow: Flow) -> list[Line]:
-    """The lines of a pass that attend somewhere, in the order of their first joins; parts of branches are left out."""
-    lines = [_line(flow, tree) for tree in flow.trees]
-    attending = [line for line in lines if any(joined.mixes for joined in line.joins)]
-    chosen = attending or lines
+    """The lines of a pass that attend somewhere, in the order of their first joins; parts of branches are left out.
+
+    A line that attends several times is a stream of its own, even where it ends in a branch of another (an encoder that
+    a decoder looks at, a second tower), and that branch begins where the line ends.
+    """
+    ways = [way for tree in flow.trees for way in _ways(tree)]
+    lines = [_line(flow, way, set()) for way in ways]
+    deep = [line for line in lines if sum(joined.mixes for joined in line.joins) > 1]
+    streams = set().union(*(line.states for line in deep))
+    lines = [_line(flow, way, streams) for way in ways]
+    chosen = [line for line in lines if any(joined.mixes for joined in line.joins)] or lines
     inner = {node for line in chosen for joined in line.joins for node in joined.inside}
     outer = [line for line in chosen if not all(joined.node in inner for joined in line.joins)]
     return sorted(outer, key=lambda line: line.joins[0].node)
 
 
-def _line(flow: Flow, tree: Tree) -> Line:
-    depth = {tree.root: 0}
-    for node, join in tree.joins.items():  # in the order of the pass
-        depth[node] = depth[join.before] + 1
-    last = max(tree.joins, key=lambda node: (depth[node], node))
-    way: list[JoinNode] = []
-    while last in tree.joins:
-        way.append(tree.joins[last])
-        last = way[-1].before
-    way.reverse()
-    states = {tree.root, *(join.node for join in way)}
+def _ways(tree: Tree) -> list[list[JoinNode]]:
+    """The joins of a tree as ways: the longest from the root on, then what is left, each from where it leaves another."""
+    left = dict(tree.joins)
+    found = []
+    while left:
+        length: dict[int, int] = {}
+        for node, join in left.items():  # in the order of the pass
+            length[node] = length.get(join.before, 0) + 1
+        last = max(left, key=lambda node: (length[node], node))
+        way: list[JoinNode] = []
+        while last in left:
+            way.append(left.pop(last))
+            last = way[-1].before
+        found.append(way[::-1])
+    return found
+
+
+def _line(flow: Flow, way: list[JoinNode], streams: set[int]) -> Line:
+    """streams: states of all lines that are streams of their own."""
+    states = {way[0].before, *(join.node for join in way)}
     attentions = set(flow.attentions)
-    return Line(tree, [_region(flow, join, states, attentions) for join in way])
+    return Line([_region(flow, join, states, states | streams, attentions) for join in way])
 
 
-def _region(flow: Flow, join: JoinNode, states: set[int], attentions: set[int]) -> Joined:
+def _region(flow: Flow, join: JoinNode, states: set[int], stops: set[int], attentions: set[int]) -> Joined:
     """The branch of a join, back to the stream: nodes older than the stream's root came from elsewhere."""
     least = min(states)
     inside: set[int] = set()
@@ -77,12 +92,11 @@ def _region(flow: Flow, join: JoinNode, states: set[int], attentions: set[int]) 
         node = flow.nodes[number]
         if node.state in states:
             reads.append(number)
-            continue
-        inside.add(number)
-        for parent in node.parents:
-            if parent >= least and parent not in seen:
-                seen.add(parent)
-                waiting.append(parent)
+        elif node.state not in stops:
+            inside.add(number)
+            new = [parent for parent in node.parents if parent >= least and parent not in seen]
+            seen.update(new)
+            waiting += new
     since = min((flow.nodes[n].state for n in reads), default=join.before)
     inside = {n for n in inside if n > since}  # what is older is shared, as the positions that T5's first block makes
     return Joined(join, inside, reads, sorted(inside & attentions))

@@ -19,6 +19,7 @@ ROLES: dict[str, str] = {
     ),
 }
 QUESTIONS = {"__get__", "size", "dim", "is_floating_point", "numel", "stride", "is_contiguous"}  # they read no numbers
+VIEWS = {getattr(Tensor, name).__get__ for name in ("T", "mT", "H", "mH", "data", "real")}  # but these give a tensor
 ARGUMENTS: dict[str, tuple[str, ...]] = {
     "scaled_dot_product_attention": ("query", "key", "value", "attn_mask", "dropout_p", "is_causal"),
     "softmax": ("input", "dim"),

@@ -111,8 +111,7 @@ class Recorder:
             self.log.flow.enters(path, args, kwargs)
             call = Call(path, self._tick())
             if candidate:
-                tokens = self._stream_among((*args, *kwargs.values()))
-                tokens = first_tokens(args, kwargs) if tokens is None else tokens
+                tokens = first_tokens(args, kwargs)
                 if tokens is not None:
                     call.source = self.states.see(tokens, path, whole=True)
             self._stack.append(call)
@@ -211,13 +210,6 @@ class Recorder:
         """A tensor may be the end of a block."""
         if self.wanted and self.log.flow.find(tensor) in self.wanted:
             self.states.see(tensor, self._path, whole=True)
-
-    def _stream_among(self, values: Iterable[Any]) -> Tensor | None:
-        """The tensor that is the latest state of a stream, where one of several is."""
-        flow = self.log.flow
-        found = [(node, t) for t in tensors_in(values) if t.ndim >= 3 and (node := flow.find(t)) is not None]
-        known = [(flow.nodes[node].state, i) for i, (node, _) in enumerate(found) if flow.is_state(node)]
-        return found[max(known)[1]][1] if known else None
 
     def _acts(self, op: Operation, given: Given | None = None) -> Any:
         """given: its arguments in the flow; None inside a norm."""

@@ -60,6 +60,8 @@ class SeenStates:
         layout = self.frames.layout_of(state.shape)
         state.layout = layout
         with torch.no_grad(), torch._C.DisableTorchFunction():
+            if layout is not None and state.tokens < 2:
+                return  # a token by itself, beside the tokens
             if layout is None:
                 copy = values.clone() if values is tensor else values  # it may be written into before that is known
                 self._waiting.append((tensor, copy, state, whole))

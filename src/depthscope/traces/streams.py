@@ -49,18 +49,18 @@ def streams_of(flow: Flow, model: nn.Module, chosen: set[str] | None) -> list[St
     for tower in towers(flow, lines_of(flow)):
         joins = [joined for line in tower for joined in line.joins]
         blocks = ends_of(flow, groups_of(flow, model, joins, chosen))
-        if blocks and _has_tokens(flow, blocks):
+        if blocks and len(flow.nodes[blocks[0].source].shape) > 1:
             found.append(blocks)
     attending = [blocks for blocks in found if any(block.attentions for block in blocks)]
+    attending = [blocks for blocks in attending if _has_tokens(flow, blocks)] or attending
     deep = [blocks for blocks in attending if len(blocks) > 1] or attending or sorted(found, key=len)[-1:]
     ranked = sorted(deep, key=lambda blocks: -len(blocks))
     return [Stream(name, blocks) for name, blocks in zip(_names(ranked), ranked, strict=True)]
 
 
 def _has_tokens(flow: Flow, blocks: list[Ends]) -> bool:
-    """Whether the states hold several tokens of floating numbers: a class token by itself has nobody to be like."""
-    shape = flow.nodes[blocks[0].source].shape
-    return len(shape) > 1 and max(shape[:-1]) > 1 and (len(shape) < 3 or max(shape[1:-1]) > 1 or shape[0] > 1)
+    """Whether several tokens attend: a class token by itself has nobody to be like."""
+    return any(flow.attentions[node].queries > 1 for block in blocks for node in block.attentions)
 
 
 def _names(streams: list[list[Ends]]) -> list[str]:
@@ -102,6 +102,7 @@ def frames_of(flow: Flow, streams: list[Stream], square_axis: int, batch_first: 
     for shape, node in shapes.items():
         if frames.axis_of(shape) is None:
             frames.images[shape] = _guessed(flow, node)
+            frames.assumed = True
     return frames
 
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from depthscope.traces.operations import QUESTIONS, ROLES, Operation
+from depthscope.traces.operations import QUESTIONS, ROLES, VIEWS, Operation
 
 Before = Callable[[nn.Module, tuple, dict], Any]  # module, args, kwargs -> others in their place, or None
 After = Callable[[nn.Module, tuple, dict, Any], Any]  # and the output -> another, or None
@@ -99,7 +99,7 @@ class Watcher(TorchFunctionMode):
                 return body_of(func)(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
         role = ROLES.get(name)
-        if role is None and (name in QUESTIONS or not self.listener.everything):
+        if role is None and (not self.listener.everything or (name in QUESTIONS and func not in VIEWS)):
             return func(*args, **(kwargs or {}))
         return self.listener.operation(Operation(func, name, role, args, kwargs or {}))
 
