@@ -119,10 +119,15 @@ class Reading:
 
     def attentions(self) -> list[AttentionNumbers | None]:
         """The first self-attention of each block, None where it has none."""
-        return [a.numbers if a is not None else None for a in map(self._attention, range(self.depth))]
+        return [a.numbers if a is not None else None for a in map(self.attention, range(self.depth))]
 
-    def _attention(self, i: int) -> Attention | None:
-        inside = [a for a in self.log.attentions if self.blocks[i].holds(a.order)]
+    def mixers(self) -> list[Attention]:
+        """What was seen to mix tokens in the blocks."""
+        return [a for a in self.log.attentions if any(block.holds(a.order) for block in self.blocks)]
+
+    def attention(self, i: int) -> Attention | None:
+        """The first attention of a block that mixes its own tokens."""
+        inside = [a for a in self.log.attentions if self.blocks[i].holds(a.order) and a.kind != "cross"]
         if len(inside) > 1 and not any("in one block" in note for note in self.notes):
             self.notes.append(f"{len(inside)} self-attentions in one block: the first is reported")
         return inside[0] if inside else None

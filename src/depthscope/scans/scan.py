@@ -15,6 +15,7 @@ from depthscope.scans.positions import check_positions, metric_called
 from depthscope.scans.readers import AttentionReader, StateReader
 from depthscope.scans.reading import Reading
 from depthscope.scans.record import JUDGED, Scan
+from depthscope.scans.unseen import NOT_MEASURED, settled
 from depthscope.traces.blocks import candidates, find_blocks, none_found
 from depthscope.traces.entry import enter, repeated_calls, run_model
 from depthscope.traces.head import vanished
@@ -96,6 +97,10 @@ class Settings:
         """Everything about one batch; a second pass only where the first one cannot answer."""
         prepare_fixes(model, batch.args, batch.kwargs)
         reading = self._run(model, batch, Frames())
+        if self.attention and not reading.mixers():
+            other = settled(model, batch, reading)
+            reading = reading if other is None else self._run(model, batch, other)
+            reading.notes.append(NOT_MEASURED)
         square = any(reading.log.frames.is_ambiguous(b.source.shape) for b in reading.blocks)
         if square or reading.blocks[0].source.axis == 0:
             axis = axis_of_shorter(
@@ -139,7 +144,7 @@ class Settings:
     def _run(self, model: nn.Module, batch: Batch, frames: Frames) -> Reading:
         log, gradients = self._recorded(model, batch, frames, states=self.of_kind("state"), quiet=False)
         try:
-            found = find_blocks(log, model, named=self.blocks is not None, need_attention=self.attention)
+            found = find_blocks(log, model, named=self.blocks is not None, need_attention=False)
         except BlocksNotFoundError:
             raise BlocksNotFoundError(none_found(model, repeated_calls(model, batch))) from None
         anatomies = [dissect(log, block) for block in found.blocks]
