@@ -27,5 +27,8 @@ def kind_notes(reading: Reading) -> list[str]:
     entropies = [v for a in crossing if a.numbers for row in a.numbers.values.get("attention_entropy", []) for v in row]
     if crossing:
         said = f", with {float(float64(entropies).mean()):.2f} nats of entropy in the mean" if entropies else ""
-        notes.append(f"cross-attention was seen {len(crossing)} times{said}; heads are those of self-attention")
+        notes.append(
+            f"attention to other tokens (of another stream, or fewer) was seen {len(crossing)} times{said}; it has no "
+            "delta and no lambda_2, and heads are those of self-attention"
+        )
     return notes

@@ -36,6 +36,7 @@ class Reading:
         self.notes = list(found.notes)
         self.without_dropout: list[StateNumbers] | None = None  # the states of a second run, where dropout was on
         self.causal: bool | None = None  # where attention was looked at
+        self.unseen = False  # whether tokens are mixed in a way that was not seen
         self.vanished = vanished(log, found.blocks[-1])
         if mask is not None and not self.blocks[0].source.numbers.masked:
             shape = tuple(self.blocks[0].source.shape)
@@ -52,7 +53,8 @@ class Reading:
                 f"something happens between blocks: block {gaps[0] + 1} does not start where block {gaps[0]} ended"
             )
         if self.log.frames.assumed:
-            self.notes.append("no attention was seen, so the last axis but one was taken for the tokens")
+            which = "attention over whole sequences" if self.mixers() else "attention"
+            self.notes.append(f"no {which} was seen, so the last axis but one was taken for the tokens")
         if not all(a.steps for a in self.anatomies):
             self.notes.append(
                 "the residual stream inside the blocks could not be followed: no steps, no norm placement"

@@ -100,6 +100,7 @@ class Settings:
         if self.attention and not reading.mixers():
             other = settled(model, batch, reading)
             reading = reading if other is None else self._run(model, batch, other)
+            reading.unseen = True
             reading.notes.append(NOT_MEASURED)
         square = any(reading.log.frames.is_ambiguous(b.source.shape) for b in reading.blocks)
         if square or reading.blocks[0].source.axis == 0:

@@ -157,7 +157,7 @@ def _measured(call: Call) -> bool:
 
 
 def _has_attention(log: Log, block: Block) -> bool:
-    return any(block.holds(a.order) for a in log.attentions)
+    return any(block.holds(a.order) and a.kind != "cross" for a in log.attentions)
 
 
 def _outermost(blocks: list[Block]) -> list[Block]:

@@ -80,13 +80,11 @@ class Patterns:
 
     def is_over_channels(self, scores: Any) -> bool:
         """Whether a softmax is taken of what a matrix gave, queries or keys: linear attention, and no pattern."""
-        if not isinstance(scores, Tensor):
-            return False
-        return self._features.find(scores if scores._base is None else scores._base) is not None
+        return isinstance(scores, Tensor) and self._features.find(_memory(scores)) is not None
 
     def matrix_gave(self, result: Any) -> None:
         if isinstance(result, Tensor):
-            self._features.add(result, True)
+            self._features.add(_memory(result), True)
 
     def made(self, op: Operation, result: Any) -> None:
         """A function that may make weights gave this."""
@@ -165,6 +163,11 @@ class Patterns:
 
 def _seen(P: Tensor, *, sink: bool = False, kind: str = "self") -> AttentionSeen:
     return AttentionSeen(P.shape[-2], P.shape[-1], P=P.detach(), sink=sink, kind=kind)
+
+
+def _memory(tensor: Tensor) -> Tensor:
+    """The tensor that a view is of."""
+    return tensor if tensor._base is None else tensor._base
 
 
 def _by_tensor(op: Operation, tensor: Tensor) -> bool:

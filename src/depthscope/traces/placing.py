@@ -27,6 +27,9 @@ def placed(
         if batch is not None and not (batch_first and batch != tokens.shape[0]):
             return seen.folded(batch)
     sizes = list(tokens.shape[:-1])
+    if n == m and len(sizes) > 2 and n == math.prod(sizes[1:]):
+        order = _whole(seen.front, sizes[0])
+        return None if order is None else _ordered(seen, *order)
     if n in sizes[batch_first:]:
         sizes.remove(n)
         order = _whole(seen.front, math.prod(sizes))
@@ -92,6 +95,11 @@ def _ordered(seen: AttentionSeen, order: list[int], batch: int) -> AttentionSeen
     if bias is not None:
         bias = fold(bias.expand(*seen.front, *bias.shape[-2:]))
     return replace(seen, P=fold(seen.P), q=fold(seen.q), k=fold(seen.k), bias=bias)
+
+
+def is_over_memory(seen: AttentionSeen, tokens: Tensor) -> bool:
+    """Whether all tokens look at themselves and at more: a memory of earlier ones."""
+    return seen.kind == "self" and seen.keys > seen.queries and seen.queries in tokens.shape[:-1]
 
 
 def is_plain(seen: AttentionSeen, tokens: Tensor) -> bool:

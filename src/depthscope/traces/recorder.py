@@ -19,7 +19,7 @@ from depthscope.traces.log import Add, Attention, Call, Log
 from depthscope.traces.operations import PAIRS, Operation, is_norm, is_scalar
 from depthscope.traces.other_calls import flex_seen, packed_seen
 from depthscope.traces.patterns import MAKERS, Patterns
-from depthscope.traces.placing import is_plain, is_square, placed
+from depthscope.traces.placing import is_over_memory, is_plain, is_square, placed
 from depthscope.traces.seen_states import Measure, SeenStates
 from depthscope.traces.token_axis import Frames
 from depthscope.traces.tokens import first_tokens, tokens_last, tokens_out
@@ -305,11 +305,14 @@ class Recorder:
             first = self.log.frames.batch_first
             found = None if tokens is None else placed(seen, tokens, reads_memory=reads_memory, batch_first=first)
         if tokens is None or found is None:
-            self.log.other_attention += 1
+            self.log.other_attention += tokens is None or is_over_memory(seen, tokens)
             return
         seen, batch = found, found.front[0]
         if seen.kind in ("window", "cross"):
             self._measure(seen, None)
+            return
+        if seen.queries not in tokens.shape[:-1]:  # an image (B, H, W, d), whose tokens are all its places
+            self._measure(seen, tokens.flatten(1, -2))
             return
         self.log.frames.add(batch, seen.queries)
         self.states.measure_waiting(assume=False)
