@@ -379,11 +379,13 @@ def test_attention_that_cannot_be_seen() -> None:
             return x + self.mix(x.mT).mT
 
     model = nn.Sequential(Mixer(), Mixer())
-    with pytest.raises(AttentionNotSeenError, match=r"none was in \*.*attention=False"):
-        ds.scan(model, X)
-    scan = ds.scan(model, X, attention=False)
+    scan = ds.scan(model, X)
     torch.testing.assert_close(scan["t_sim"][2], ds.metrics.t_sim(model(X)).mean())
     assert any("no attention was seen" in note for note in scan.notes)
+    alone = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.ReLU()) for _ in range(2)))
+    with pytest.raises(AttentionNotSeenError, match=r"no token was seen to move another.*attention=False"):
+        ds.scan(alone, X)
+    assert ds.scan(alone, X, attention=False).depth == 2
 
 
 def test_one_token() -> None:

@@ -50,7 +50,8 @@ def mu_of(pattern: Pattern, X: Tensor, sketch: Tensor | None = None) -> tuple[Te
     """
     chunk, heads = _tokens_of(pattern, X)
     sums = chunk.n[:, None, None] * chunk.mean  # 1^T X
-    mu_1 = (sums + _moved(pattern, chunk, heads)).norm(dim=-1) / sums.norm(dim=-1)  # P 1 = 1
+    kept = pattern.received.sum(-1).reshape(-1, heads, 1) / chunk.n[:, None, None] if pattern.sink else 1.0  # P 1 = 1
+    mu_1 = (kept * sums + _moved(pattern, chunk, heads)).norm(dim=-1) / sums.norm(dim=-1)
     tokens = chunk.Pi_2_x if sketch is None else chunk.Pi_2_x @ sketch
     size = tokens.abs().amax((-2, -1), keepdim=True)
     tokens = torch.where(size > 0, tokens / size, tokens)  # P may be narrower than X

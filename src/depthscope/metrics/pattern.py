@@ -50,7 +50,9 @@ class Pattern:
         heads: int,
         device: torch.device,
         scratch: Scratch | None = None,
+        sink: bool = False,
     ) -> None:
+        self.sink = sink  # rows sum to less than one: the rest went to a sink that is no token
         self.rows, self.size, self.n, self.m = rows, size, n, m
         self.mask, self.causal, self.heads, self.device = mask, causal, heads, device
         self.scratch = scratch or Scratch()
@@ -77,6 +79,7 @@ class Pattern:
             heads=self.heads,
             device=self.device,
             scratch=self.scratch,
+            sink=self.sink,
         )
         part.first = self.first + i
         return part
@@ -99,8 +102,9 @@ class Pattern:
             return P
         if self.n != self.m:  # cross-attention: the mask is that of the queries
             return torch.where(self.mask[:, cut, None], P, 0.0)
+        given = P.sum(-1, keepdim=True) if self.sink else 1.0
         P = torch.where(self.mask[:, cut, None] & self.mask[:, None, :], P, 0.0)
-        weight = P.sum(-1, keepdim=True)
+        weight = P.sum(-1, keepdim=True) / given
         on_tokens = weight[self.mask[:, cut]]
         if on_tokens.numel():
             self.leak = max(self.leak, float((1 - on_tokens).max()))
@@ -172,11 +176,13 @@ def pattern_of(
     where: str,
     trusted: bool = False,
     scratch: Scratch | None = None,
+    sink: bool = False,
 ) -> tuple["Pattern", tuple[int, ...]]:
     """The pattern of P (..., n, m), or of softmax(q k^T scale + bias), and its batch shape (...).
 
     q (..., h, n, d_h), k (..., h or fewer, m, d_h); bias a bool or additive mask that broadcasts to (..., n, m);
-    mask (..., n) without or with the head axis. `trusted` skips the check that rows are probabilities.
+    mask (..., n) without or with the head axis. `trusted` skips the check that rows are probabilities. sink: rows may sum to less
+    than one.
     """
     if P is not None:
         if P.ndim < 2:
@@ -204,7 +210,9 @@ def pattern_of(
     if P is not None:
         causal = None  # P shows by itself whether it is
     device = P.device if P is not None else q.device  # type: ignore[union-attr]
-    pattern = Pattern(rows, size, n, m, mask=mask, causal=causal, heads=heads, device=device, scratch=scratch)
+    pattern = Pattern(
+        rows, size, n, m, mask=mask, causal=causal, heads=heads, device=device, scratch=scratch, sink=sink
+    )
     return pattern, batch
 
 

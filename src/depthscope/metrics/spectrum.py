@@ -48,6 +48,8 @@ def delta_of(pattern: Pattern) -> Estimate:
 
 def lambda_2_of(pattern: Pattern, squared: int = SQUARED, squarings: int = SQUARINGS) -> Estimate:
     """|lambda_2| and how far it may be off for one part of a pattern, (size,) each."""
+    if pattern.sink:
+        return spectral_radius(pattern, LAMBDA_TOLERANCE) if pattern.n > SQUARED_ALONE else _of_open_rows(pattern)
     if pattern.is_triangular():
         # The eigenvalues of a triangular P are its diagonal; the first token sees itself alone, which is the 1.
         diagonal = pattern.diagonal().double()
@@ -60,6 +62,13 @@ def lambda_2_of(pattern: Pattern, squared: int = SQUARED, squarings: int = SQUAR
     if pattern.n > squared:
         return spectral_radius(pattern, LAMBDA_TOLERANCE)
     return _dense_lambda_2(pattern, squarings)
+
+
+def _of_open_rows(pattern: Pattern) -> Estimate:
+    """max |lambda(Pi_2 P)| where rows sum to less than one: P has no eigenvalue 1 that could be taken out."""
+    A, bad = finite(pattern.centre(_dense(pattern)))
+    value = torch.linalg.eigvals(A).abs().amax(-1)
+    return torch.where(bad, math.nan, value), torch.where(bad, math.nan, 4 * EPS * pattern.size_of_rows())
 
 
 def _dense_lambda_2(pattern: Pattern, squarings: int) -> Estimate:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from depthscope.errors import UsageError
 from depthscope.scans.decoders import decoder_notes
 from depthscope.scans.exceptions import by_block
+from depthscope.scans.kinds import kind_notes
 from depthscope.scans.readers import float64
 from depthscope.scans.reading import WHOLE, Reading, stacked
 from depthscope.scans.record import JUDGED, Scan
@@ -210,6 +211,7 @@ def _attention_notes(readings: list[Reading], residuals: dict[str, float]) -> li
         )
     if any(a.without_tokens for a in found):
         notes.append("omega and mu are not known: the tokens that attention reads could not be told")
+    notes += kind_notes(readings[0])
     missing = sum(a is None for a in readings[0].attentions())
     if found and missing:
         notes.append(f"{missing} of {readings[0].depth} blocks have no self-attention that could be seen")

@@ -13,8 +13,10 @@ from depthscope.traces.signature import signature_of
 def causal_in(model: nn.Module, batch: Batch, reading: Reading) -> bool | None:
     """Whether the tokens of a batch see no later ones; None in part, and where no attention was looked at."""
     said = {numbers.causal for numbers in reading.attentions() if numbers is not None}
-    if said <= {False}:
-        return False if said else None
+    if said == {False}:
+        return False
+    if not said and not reading.unseen:
+        return None
     axis = reading.blocks[0].source.axis or 0
     paths = list(dict.fromkeys(path for block in reading.blocks for path in block.paths))
     key = signature_of(model, batch.args, batch.kwargs)

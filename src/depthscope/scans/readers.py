@@ -11,6 +11,7 @@ from torch.nn.functional import normalize
 from depthscope.metrics.chunks import CHUNK, Energies, chunks
 from depthscope.metrics.massive import rest
 from depthscope.metrics.pattern import Scratch, pattern_of
+from depthscope.metrics.plain_mixing import plain_mixing
 from depthscope.registry import MetricFacts
 from depthscope.scans.exceptions import Seen, massive_in
 from depthscope.traces.attention import AttentionSeen, first_sees_last
@@ -127,8 +128,9 @@ class AttentionReader:
     def __call__(self, seen: AttentionSeen, X: Tensor | None) -> AttentionNumbers | None:
         if not self.metrics:
             return None
-        front = (seen.P if seen.P is not None else seen.q).shape  # type: ignore[union-attr]
-        fits = self.mask is not None and tuple(self.mask.shape) == (front[0], seen.queries)
+        fits = self.mask is not None and tuple(self.mask.shape) == (seen.front[0], seen.queries)
+        if seen.kind == "mixing":
+            return self._mixing(seen, X, self.mask if fits else None)
         pattern, batch = pattern_of(
             seen.P,
             q=seen.q,
@@ -140,24 +142,41 @@ class AttentionReader:
             where="scan",
             trusted=True,
             scratch=self.scratch,
+            sink=seen.sink,
         )
         columns: dict[str, list[Tensor]] = {}
         residuals: dict[str, float] = {}
         triangular, leak = True, 0.0
         few = min(batch[0], max(1, ITERATED // (batch[1] * pattern.n * pattern.m)))
         for part in pattern.pieces():
-            for function in self.metrics:
+            for function in self._told_by(seen):
                 if part.first < few * batch[1] or not function.facts.estimated:
                     self._read(function.facts, part, X, columns, residuals)
             triangular = triangular and part.is_triangular()
             leak = max(leak, part.leak)
         values = {name: torch.cat(parts).reshape(-1, batch[1]).tolist() for name, parts in columns.items()}
-        needs_tokens = any("X" in f.facts.takes for f in self.metrics)
+        needs_tokens = seen.kind == "self" and any("X" in f.facts.takes for f in self.metrics)
         measured = len(values[name]) if (name := next(iter(residuals), None)) else batch[0]
         sketched = X is not None and "mu_2" in values and self._sketch(X) is not None
         lost = needs_tokens and X is None
         causal = triangular or (False if first_sees_last(seen, self.mask if fits else None) else None)
         return AttentionNumbers(values, residuals, causal, leak, measured, batch[0], sketched, lost)
+
+    def _told_by(self, seen: AttentionSeen) -> list[Any]:
+        """The metrics that a kind of attention has: keys that are other tokens leave the spread of the rows alone."""
+        return [f for f in self.metrics if f.facts.name == "attention_entropy"] if seen.kind == "cross" else self.metrics
+
+    def _mixing(self, seen: AttentionSeen, X: Tensor | None, mask: Tensor | None) -> AttentionNumbers:
+        """A matrix M (B, h, n, n) without probabilities: what it has, and NaN for what only probabilities have."""
+        M = seen.P
+        assert M is not None  # nothing else is mixing
+        few = max(1, ITERATED // (M.shape[1] * M.shape[-1] ** 2))
+        M, X, mask = M[:few], X if X is None else X[:few], mask if mask is None else mask[:few]
+        found = plain_mixing(M, X, mask)
+        empty = torch.full(M.shape[:2], math.nan, dtype=torch.float64)
+        values = {part: found.get(part, empty).tolist() for f in self.metrics for part in f.facts.parts}
+        causal = not bool(M.triu(1).any()) or None
+        return AttentionNumbers(values, {}, causal, 0.0, len(M), seen.front[0], False, False)
 
     def _read(self, facts: MetricFacts, part: Any, X: Tensor | None, columns: dict, residuals: dict) -> None:
         assert facts.formula is not None  # every attention metric has one

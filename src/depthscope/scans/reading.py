@@ -36,6 +36,7 @@ class Reading:
         self.notes = list(found.notes)
         self.without_dropout: list[StateNumbers] | None = None  # the states of a second run, where dropout was on
         self.causal: bool | None = None  # where attention was looked at
+        self.unseen = False  # whether tokens are mixed in a way that was not seen
         self.vanished = vanished(log, found.blocks[-1])
         if mask is not None and not self.blocks[0].source.numbers.masked:
             shape = tuple(self.blocks[0].source.shape)
@@ -52,7 +53,8 @@ class Reading:
                 f"something happens between blocks: block {gaps[0] + 1} does not start where block {gaps[0]} ended"
             )
         if self.log.frames.assumed:
-            self.notes.append("no attention was seen, so the last axis but one was taken for the tokens")
+            which = "attention over whole sequences" if self.mixers() else "attention"
+            self.notes.append(f"no {which} was seen, so the last axis but one was taken for the tokens")
         if not all(a.steps for a in self.anatomies):
             self.notes.append(
                 "the residual stream inside the blocks could not be followed: no steps, no norm placement"
@@ -119,10 +121,15 @@ class Reading:
 
     def attentions(self) -> list[AttentionNumbers | None]:
         """The first self-attention of each block, None where it has none."""
-        return [a.numbers if a is not None else None for a in map(self._attention, range(self.depth))]
+        return [a.numbers if a is not None else None for a in map(self.attention, range(self.depth))]
 
-    def _attention(self, i: int) -> Attention | None:
-        inside = [a for a in self.log.attentions if self.blocks[i].attends(a)]
+    def mixers(self) -> list[Attention]:
+        """What was seen to mix tokens in the blocks."""
+        return [a for a in self.log.attentions if any(block.attends(a) for block in self.blocks)]
+
+    def attention(self, i: int) -> Attention | None:
+        """The first attention of a block that mixes its own tokens."""
+        inside = [a for a in self.log.attentions if self.blocks[i].attends(a) and a.kind != "cross"]
         if len(inside) > 1 and not any("in one block" in note for note in self.notes):
             self.notes.append(f"{len(inside)} self-attentions in one block: the first is reported")
         return inside[0] if inside else None

@@ -16,6 +16,7 @@ from depthscope.scans.positions import check_positions, metric_called
 from depthscope.scans.readers import AttentionReader, StateReader
 from depthscope.scans.reading import Reading
 from depthscope.scans.record import JUDGED, Scan
+from depthscope.scans.unseen import NOT_MEASURED, settled
 from depthscope.traces.blocks import Found, blocks_in, candidates, find_blocks, none_found
 from depthscope.traces.entry import enter, repeated_calls, run_model
 from depthscope.traces.head import vanished
@@ -105,6 +106,11 @@ class Settings:
         """Everything about one batch, stream by stream; a second pass only where the first one cannot answer."""
         prepare_fixes(model, batch.args, batch.kwargs)
         readings = self._run(model, batch, Frames())
+        if self.attention and not readings[0].mixers():
+            other = settled(model, batch, readings[0])
+            readings = readings if other is None else self._run(model, batch, other)
+            readings[0].unseen = True
+            readings[0].notes.append(NOT_MEASURED)
         main = readings[0]
         square = any(main.log.frames.is_ambiguous(b.source.shape) for b in main.blocks)
         if square or main.blocks[0].source.axis == 0:
@@ -128,7 +134,7 @@ class Settings:
         recorder, _ = self._recorded(model, batch, Frames(), states=[], quiet=True)
         log = recorder.log
         streams = self._streams(model, log)
-        frames = frames_of(log.flow, streams[:1], 1, False) if streams else log.frames
+        frames = frames_of(log.flow, streams[:1], Frames()) if streams else log.frames
         shapes = [log.flow.nodes[block.source].shape for stream in streams[:1] for block in stream.blocks]
         if not streams:
             shapes = [call.source.shape for call in log.calls if call.source and len(call.source.shape) == 3]
@@ -168,11 +174,11 @@ class Settings:
         Where no stream can be followed, blocks are modules that take tokens and give tokens.
         """
         choices: dict[str, Any] = {"states": states, "quiet": quiet}
-        recorder, gradients = self._recorded(model, batch, frames, **choices)
+        recorder, gradients = self._recorded(model, batch, frames.again(), **choices)
         log = recorder.log
         streams = self._streams(model, log)
-        if streams and (streams[0].attends or not self.attention):
-            seen, log.frames = log.frames, frames_of(log.flow, streams, frames.square_axis, frames.batch_first)
+        if streams:
+            seen, log.frames = log.frames, frames_of(log.flow, streams, frames)
             found = [blocks_in(log, stream, recorder.states.by_node) for stream in streams]
             if None in found:
                 wanted = set().union(*(stream.nodes() for stream in streams))
@@ -182,9 +188,8 @@ class Settings:
             if found and None not in found:
                 return log, found, gradients  # type: ignore[return-value]
             log.frames = seen
-        named, need_attention = self.blocks is not None, self.attention and not quiet
         try:
-            return log, [find_blocks(log, model, named=named, need_attention=need_attention)], gradients
+            return log, [find_blocks(log, model, named=self.blocks is not None)], gradients
         except BlocksNotFoundError:
             raise BlocksNotFoundError(none_found(model, repeated_calls(model, batch))) from None
 

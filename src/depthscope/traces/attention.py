@@ -20,7 +20,11 @@ NOTHING = 1e-6  # the share of a key that is padding, in uniform attention, that
 
 @dataclass(frozen=True)
 class AttentionSeen:
-    """Either P (..., n, m), or what P is computed from: q, k, scale, bias, causal."""
+    """Either P (..., n, m), or what P is computed from: q, k, scale, bias, causal.
+
+    kind: "self"; "window", of a part of the sequence; "cross", keys from other tokens; "mixing", rows of P that are no
+    probabilities. sink: rows of P sum to less than one, as what went to a sink was cut off.
+    """
 
     queries: int
     keys: int
@@ -30,6 +34,13 @@ class AttentionSeen:
     scale: float | None = None
     bias: Tensor | None = None
     causal: bool | None = None
+    kind: str = "self"
+    sink: bool = False
+
+    @property
+    def front(self) -> tuple[int, ...]:
+        """Batch and head axes, in the order of the model's own layout."""
+        return tuple((self.q if self.q is not None else self.P).shape[:-2])  # type: ignore[union-attr]
 
     @property
     def front(self) -> tuple[int, ...]:

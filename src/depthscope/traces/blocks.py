@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from depthscope.errors import AttentionNotSeenError, BlocksNotFoundError, ShapeError
+from depthscope.errors import BlocksNotFoundError, ShapeError
 from depthscope.registry import unknown
 from depthscope.traces.families import template
 from depthscope.traces.installed import OWN
@@ -148,7 +148,7 @@ def _is_whole(log: Log, state: State) -> bool:
     return state.numbers is not None and state.numbers.whole and state.layout == log.frames.layout_of(state.shape)
 
 
-def find_blocks(log: Log, model: nn.Module, *, named: bool, need_attention: bool) -> Found:
+def find_blocks(log: Log, model: nn.Module, *, named: bool) -> Found:
     """Choose the family with most attention, the outermost among equals; pair halves that come as separate entries.
 
     named: the candidates are the user's own choice.
@@ -170,8 +170,6 @@ def find_blocks(log: Log, model: nn.Module, *, named: bool, need_attention: bool
 
     ranked = sorted(families, key=lambda k: (-attention_count(k), k.count("."), -len(families[k])))
     best = ranked[0]
-    if need_attention and attention_count(best) == 0:
-        raise AttentionNotSeenError(_no_attention(log, best, families[best]))
     blocks = _paired(log, families[best])
     notes = _others(log, best, families, ranked)
     if len(blocks) < len(families[best]):
@@ -190,7 +188,7 @@ def _measured(call: Call) -> bool:
 
 
 def _has_attention(log: Log, block: Block) -> bool:
-    return any(block.holds(a.order) for a in log.attentions)
+    return any(block.holds(a.order) and a.kind != "cross" for a in log.attentions)
 
 
 def _outermost(blocks: list[Block]) -> list[Block]:
@@ -273,16 +271,4 @@ def none_found(model: nn.Module, calls: Mapping[str, int] | None = None) -> str:
     return (
         "a model must have repeated blocks that take tokens (B, n, d) and return the same shape; none was seen "
         f"in {type(model).__name__}. Modules with children: {', '.join(seen[:12]) or 'none'}. {hint}"
-    )
-
-
-def _no_attention(log: Log, pattern: str, blocks: list[Block]) -> str:
-    other, hint = "", ""
-    if log.other_attention:
-        other = f" ({log.other_attention} calls between sequences, inside windows or over a memory were seen)"
-        hint = " A model that was given a segment memory: scan without memory, or pass attention=False."
-    return (
-        f"self-attention must pass through scaled_dot_product_attention or a softmax of shape (n, n) to be seen; "
-        f"none was in {pattern} ({len(blocks)} blocks){other}. Pass attention=False to measure the states alone, or "
-        'load the model with attn_implementation="eager".' + hint
     )

@@ -59,12 +59,18 @@ class Add:
 
 @dataclass(eq=False)
 class Attention:
-    """One self-attention: its place in the log and the numbers of its heads."""
+    """One attention: its place in the log and the numbers of its heads.
+
+    kind: "self"; "window", inside parts of the sequence; "cross", to other tokens; "mixing", without probabilities.
+    tokens: of a sequence, or of a window. sink: rows of P sum to less than one.
+    """
 
     path: str
     order: int
     tokens: int
     numbers: Any
+    kind: str = "self"
+    sink: bool = False
     node: int | None = None  # in the flow
 
 
@@ -90,5 +96,5 @@ class Log:
     matrices: list[int] = field(default_factory=list)  # when tokens were multiplied by weights
     head_inputs: list[HeadInput] = field(default_factory=list)
     frames: Frames = field(default_factory=Frames)
-    other_attention: int = 0  # attention between sequences, or inside windows
+    other_attention: int = 0  # attention that does not fit the tokens: over a memory, or between sequences
     dropout: bool = False

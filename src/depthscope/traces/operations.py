@@ -12,7 +12,11 @@ ROLES: dict[str, str] = {
     **dict.fromkeys(("matmul", "__matmul__", "mm", "bmm", "einsum"), "weights"),  # where one operand is weights
     **dict.fromkeys(("layer_norm", "rms_norm"), "norm"),
     "scaled_dot_product_attention": "attention",
-    "softmax": "softmax",  # attention where its result is (n, n)
+    **dict.fromkeys(("softmax", "special_softmax"), "softmax"),  # attention where its result is (n, n)
+    "flex_attention": "flex",
+    "_native_multi_head_attention": "packed",  # queries, keys, values and output in one function
+    **dict.fromkeys(("exp", "exp_", "exp2", "exp2_", "special_exp2"), "exp"),  # of scores, before they are divided
+    **dict.fromkeys(("relu", "relu_", "sigmoid", "sigmoid_"), "gate"),  # of scores: weights that are no probabilities
     **dict.fromkeys(("cat", "concat", "concatenate", "hstack"), "cat"),
     **dict.fromkeys(
         "dropout dropout_ dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout".split(), "dropout"
@@ -23,6 +27,7 @@ VIEWS = {getattr(Tensor, name).__get__ for name in ("T", "mT", "H", "mH", "data"
 ARGUMENTS: dict[str, tuple[str, ...]] = {
     "scaled_dot_product_attention": ("query", "key", "value", "attn_mask", "dropout_p", "is_causal"),
     "softmax": ("input", "dim"),
+    "special_softmax": ("input", "dim"),
     "layer_norm": ("input", "normalized_shape", "weight", "bias", "eps"),
     "rms_norm": ("input", "normalized_shape", "weight", "eps"),
     "linear": ("input", "weight", "bias"),

@@ -88,15 +88,15 @@ def stream_called(name: str | None, names: Iterable[str]) -> str | None:
     return fits[0]
 
 
-def frames_of(flow: Flow, streams: list[Stream], square_axis: int, batch_first: bool) -> Frames:
-    """What the attention of the streams tells of their token axes."""
-    frames = Frames(square_axis=square_axis, batch_first=batch_first)
+def frames_of(flow: Flow, streams: list[Stream], known: Frames) -> Frames:
+    """What the attention of the streams tells of their token axes, beside what is known already."""
+    frames = known.again()
     for stream in streams:
         for block in stream.blocks:
             shape = flow.nodes[block.source].shape
             for sizes in (flow.attentions[node] for node in block.attentions):
                 batch = batch_of(shape, sizes.front, sizes.queries) if sizes.queries == sizes.keys else None
-                if batch is not None and not (batch_first and shape[0] != batch):
+                if batch is not None and not (known.batch_first and shape[0] != batch):
                     frames.add(batch, sizes.queries)
     shapes = {flow.nodes[node].shape: node for stream in streams for node in stream.nodes()}
     for shape, node in shapes.items():

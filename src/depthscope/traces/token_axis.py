@@ -27,6 +27,12 @@ class Frames:
         self.assumed = False
         self.images: dict[tuple[int, ...], Layout] = {}  # shapes whose tokens lie along several axes
 
+    def again(self) -> "Frames":
+        """The same for another pass, which may learn more."""
+        new = Frames(square_axis=self.square_axis, batch_first=self.batch_first)
+        new.pairs, new.images, new.assumed = list(self.pairs), dict(self.images), self.assumed
+        return new
+
     def __bool__(self) -> bool:
         return bool(self.pairs)
 

@@ -1,0 +1,65 @@
+"""Attention is seen in any layout of its axes, and where their sizes are equal."""
+
+import pytest
+import torch
+from torch import nn
+
+import depthscope as ds
+from tests.traces import written_attentions as w
+
+SIZES = {"plain": (3, 9, 2), "h = B": (3, 9, 3), "h = n": (3, 8, 8), "h = B, d_h = n": (4, 6, 4), "B = 1": (1, 7, 2)}
+
+
+def held_to_truth(model: nn.Sequential, X: torch.Tensor, scan: ds.Scan | None = None) -> ds.Scan:
+    scan = ds.scan(model, X) if scan is None else scan
+    for name, value in w.truth(model, X).items():
+        # eigenvalues of rows that sum to one but for rounding move by more than the rounding
+        tolerance = 3e-3 if name == "lambda_2" else 1e-6
+        torch.testing.assert_close(scan.heads[name], value, atol=tolerance, rtol=0, msg=lambda m, name=name: name + m)
+    return scan
+
+
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("spelled", w.LAYOUTS)
+def test_every_layout(spelled: w.Spelled, sizes: tuple[int, int, int]) -> None:
+    B, n, h = sizes
+    held_to_truth(w.spelled_model(spelled, h, 6 * h), torch.randn(B, n, 6 * h))
+
+
+def test_omega_reads_the_tokens_in_any_layout() -> None:
+    X = torch.randn(3, 9, 16)
+    model = w.spelled_model(w.b_i_j_h, depth=1)
+    scan = ds.scan(model, X)
+    model(X)
+    block = model[0]
+    omega = ds.metrics.omega(block.norm(X).detach(), block.P.detach())  # type: ignore[union-attr, operator, arg-type]
+    torch.testing.assert_close(scan.heads["omega"][0], omega.mean(0), atol=1e-6, rtol=0)
+
+
+def test_padding_is_left_out_in_any_layout() -> None:
+    X, mask = torch.randn(3, 9, 16), torch.ones(3, 9, dtype=torch.bool)
+    mask[1, 6:] = mask[2, 3:] = False
+    plain, other = (ds.scan(w.spelled_model(s), X, mask=mask) for s in (w.folded, w.b_i_j_h))
+    for name in ("delta", "attention_entropy"):
+        scaled = ds.scan(w.spelled_model(w.b_n_h_m), X, mask=mask)
+        torch.testing.assert_close(other.heads[name], scaled.heads[name], atol=1e-6, rtol=0)
+    assert [x for x in plain.notes if "padding" in x] and [x for x in other.notes if "padding" in x]
+
+
+def test_dropout_is_not_counted_in_the_pattern() -> None:
+    X = torch.randn(3, 9, 16)
+    model = w.spelled_model(w.dropped)
+    torch.manual_seed(1)
+    scan = ds.scan(model, X)
+    torch.manual_seed(1)
+    held_to_truth(model, X, scan)
+
+
+def test_a_softmax_over_channels_is_no_pattern() -> None:
+    X = torch.randn(3, 8, 16)  # as many channels in a head as tokens: the softmax of q is (B, h, n, n)
+    scan = ds.scan(w.spelled_model(w.linear_attention), X)
+    assert not any("first is reported" in note for note in scan.notes)
+    if scan.heads:  # probed
+        held_to_truth(w.spelled_model(w.linear_attention), X, scan)
+    else:
+        assert any("without a softmax that could be seen" in note for note in scan.notes)
