@@ -1,7 +1,7 @@
 # make demo: a deep Transformer before and after de-escalation, out/report.html and out/demo.png
 # make test: every check that CI runs
 # make coverage: scan, fix and forecast on many models and spellings, held to a truth of its own: docs/coverage.md
-# Both create .venv and install what they need.
+# All create .venv and install what they need.
 
 PYTHON ?= python3
 BIN := .venv/bin
