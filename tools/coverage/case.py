@@ -14,6 +14,7 @@ BATCH, TOKENS, DEPTH, WIDTH, HEADS, WORDS = 3, 24, 5, 64, 4, 100
 
 Tap = Callable[[int, Tensor], Tensor]  # (index, tokens (B, n, d)) -> what goes on in their place
 Tapped = Callable[[Tap], AbstractContextManager[Any]]
+Patterns = Callable[[], list[Tensor | None] | None]
 
 
 @dataclass
@@ -28,7 +29,7 @@ class Stream:
     tapped: Tapped
     causal: bool = False
     mask: Tensor | None = None
-    patterns: Callable[[], list[Tensor | None]] | None = None
+    patterns: Patterns | None = None
     changed: Any = None  # the inputs with another last token: what shows a leak
 
 

@@ -160,4 +160,4 @@ def streams(
         return Sample(model, given, found, token_axis=token_axis, **more)
 
     for stream in paths:
-        enter(Case(f"{name} {stream}", group, build, stream))
+        enter(Case(name if stream == "main" else f"{name} {stream}", group, build, stream))

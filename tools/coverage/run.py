@@ -1,6 +1,6 @@
 """The coverage run.
 
-    python tools/coverage/run.py [--only PATTERN] [--verb scan] [--json FILE] [--table docs/coverage.md]
+    python tools/coverage/run.py [--only PATTERN] [--verb scan] [--json FILE] [--known FILE] [--table docs/coverage.md]
 
 Every case runs in a process of its own, two at a time, within a limit of time.
 """
@@ -88,12 +88,15 @@ def main() -> None:
     )
     arguments.add_argument("--verb", action="append", choices=VERBS, help="only this verb; may be given again")
     arguments.add_argument("--json", type=Path, help="write the findings to a file")
+    arguments.add_argument("--known", type=Path, help="a file of --json: its cases are not run again, but reported")
     arguments.add_argument("--table", type=Path, help="write the page of the documentation")
     chosen = arguments.parse_args()
     patterns = chosen.only.split(",")
     cases = [c for c in all_cases().values() if any(fnmatch(c.name, p) or fnmatch(c.group, p) for p in patterns)]
     verbs = tuple(verb for verb in VERBS if not chosen.verb or verb in chosen.verb)
-    found = run(cases, verbs)
+    known = _read(chosen.known) if chosen.known else {}
+    found = run([case for case in cases if case.name not in known], verbs)
+    found = {case.name: found.get(case.name) or known[case.name] for case in cases}
     show(cases, found)
     if chosen.json:
         chosen.json.write_text(json.dumps(_plain(cases, found), indent=1))
@@ -106,6 +109,11 @@ def _plain(cases: list[Case], found: Findings) -> list[dict[str, Any]]:
         {"case": c.name, "group": c.group, "repeats": c.repeats, **{v: vars(f) for v, f in found[c.name].items()}}
         for c in cases
     ]
+
+
+def _read(file: Path) -> Findings:
+    rows = json.loads(file.read_text())
+    return {row["case"]: {verb: Finding(**row[verb]) for verb in VERBS if verb in row} for row in rows}
 
 
 if __name__ == "__main__":

@@ -60,10 +60,11 @@ def _sequences(X: Tensor, mask: Tensor | None) -> list[Matrix]:
 
 def of_heads(stream: Stream) -> dict[str, list[Matrix | None]] | None:
     """delta and lambda_2 of every block, mean over sequences, (h,) each; None where nothing tells."""
-    if stream.patterns is None:
+    patterns = None if stream.patterns is None else stream.patterns()
+    if patterns is None:
         return None
     rows: dict[str, list[Matrix | None]] = {"delta": [], "lambda_2": []}
-    for P in stream.patterns():
+    for P in patterns:
         kept = None if P is None else _kept(P, stream.mask)
         for name, formula in (("delta", delta), ("lambda_2", lambda_2)):
             values = None if kept is None else [[formula(head) for head in heads] for heads in kept]
