@@ -10,6 +10,7 @@ from tools.coverage.checks import Finding
 VERDICTS = ("right", "refused", "wrong", "off", "crash", "none")
 COLOURS = {"right": "green", "refused": "yellow", "wrong": "red", "off": "magenta", "crash": "red", "none": "dim"}
 MARKS = {"right": "yes", "refused": "refused", "wrong": "WRONG", "off": "off", "crash": "CRASH", "none": "-"}
+REASON = 120  # characters on the page
 Findings = dict[str, dict[str, Finding]]
 
 
@@ -86,9 +87,15 @@ def as_page(cases: list[Case], found: Findings) -> str:
         for case in (c for c in cases if c.group == group):
             lines.append(f"| {case.name} | " + " | ".join(MARKS[f.verdict] for f in found[case.name].values()) + " |")
     lines += ["", "## Why not", "", "| case | verb | verdict | reason |", "|---|---|---|---|"]
-    for case in cases:
-        for verb, finding in found[case.name].items():
-            if finding.verdict != "right":
-                why = finding.why.replace("|", "\\|")
-                lines.append(f"| {case.name} | {verb} | {finding.verdict} | {why} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines + [row for case in cases for row in _reasons(case, found[case.name])]) + "\n"
+
+
+def _reasons(case: Case, findings: dict[str, Finding]) -> list[str]:
+    """A row for every verb that is not right; what is said again by the next verb is not repeated."""
+    rows, said = [], set()
+    for verb, finding in findings.items():
+        if finding.verdict != "right" and finding.why not in said:
+            why = finding.why.replace("|", "\\|")[:REASON]
+            rows.append(f"| {case.name} | {verb} | {finding.verdict} | {why} |")
+        said.add(finding.why)
+    return rows

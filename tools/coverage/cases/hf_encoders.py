@@ -55,7 +55,6 @@ encoder("bert-generation", "BertGenerationEncoder")
 encoder("data2vec-text", "Data2VecTextModel", pad_token_id=1)
 encoder("xmod", "XmodModel", pad_token_id=1, default_language="en_XX", languages=["en_XX"])
 encoder("tapas", "TapasModel", "encoder.layer.*", type_vocab_sizes=[3, 8, 8, 2, 8, 8, 4])
-encoder("mra", "MraModel", heads=False, block_per_row=1)
 encoder("gte", "GteModel", "layers.*")
 
 for name, kind in (("xlm", "XLMModel"), ("flaubert", "FlaubertModel")):
