@@ -1,12 +1,13 @@
 # make demo: a deep Transformer before and after de-escalation, out/report.html and out/demo.png
 # make test: every check that CI runs
-# Both create .venv and install what they need.
+# make coverage: scan, fix and forecast on many models and spellings, held to a truth of its own: docs/coverage.md
+# All create .venv and install what they need.
 
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test bench docs clean
+.PHONY: demo test coverage bench docs clean
 
 demo: .venv/demo
 	$(BIN)/depthscope scan classic --depth 24 --fix de_escalate --tau 1 --out out/report.html --out out/demo.png
@@ -16,6 +17,9 @@ test: .venv/test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+coverage: .venv/test
+	$(BIN)/python tools/coverage/run.py --table docs/coverage.md
 
 bench: .venv/test
 	$(BIN)/python benchmarks/scan.py
