@@ -13,7 +13,7 @@ from depthscope.traces.entry import Entry, enter
 from depthscope.traces.events import StreamListener
 from depthscope.traces.installed import fixes_in, prepare_fixes
 from depthscope.traces.remove_parts import PARTS, PartsRemover
-from depthscope.traces.survey import Span
+from depthscope.traces.spans import Span
 
 MEANS = {"skips": ("attention_skip", "ffn_skip"), **{part: (part,) for part in PARTS}}  # what users may name
 

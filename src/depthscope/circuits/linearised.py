@@ -18,7 +18,7 @@ from depthscope.circuits.subject import Subject
 from depthscope.errors import HookError
 from depthscope.traces.attention import attention_in
 from depthscope.traces.events import Passage, StreamListener
-from depthscope.traces.follower import replaced
+from depthscope.traces.tokens import replaced
 from depthscope.traces.operations import Operation
 from depthscope.traces.watcher import Watcher
 

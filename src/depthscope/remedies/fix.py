@@ -22,7 +22,7 @@ from depthscope.remedies.weight_remedy import WeightRemedy
 from depthscope.traces.attention import Hidden
 from depthscope.traces.entry import Entry, enter
 from depthscope.traces.inputs import named_arguments, padding_in
-from depthscope.traces.survey import Span
+from depthscope.traces.spans import Span
 from depthscope.traces.watcher import unwatched
 
 TOKEN_SITES = ("block_in", "attn_in", "sa_out", "sa_sum", "ffn_in", "ffn_sum", "block_out")

@@ -12,7 +12,7 @@ from depthscope.remedies.value_remedy import ValueWeights, exactly, value_weight
 from depthscope.remedies.weight_remedy import matrices
 from depthscope.traces.attention import SdpaCall, attention_in, within_reach
 from depthscope.traces.operations import Operation
-from depthscope.traces.survey import Span
+from depthscope.traces.spans import Span
 from depthscope.traces.watcher import Watched, Watcher
 
 

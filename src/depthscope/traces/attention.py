@@ -39,11 +39,6 @@ class AttentionSeen:
 
     @property
     def front(self) -> tuple[int, ...]:
-        """Batch and head axes, in the order of the model's own layout."""
-        return tuple((self.q if self.q is not None else self.P).shape[:-2])  # type: ignore[union-attr]
-
-    @property
-    def front(self) -> tuple[int, ...]:
         """The axes before the queries: sequences and heads."""
         return tuple((self.q if self.q is not None else self.P).shape[:-2])  # type: ignore[union-attr]
 

@@ -62,12 +62,12 @@ def _around(flow: Flow, group: Group) -> ModuleCall | None:
 
 def _given(flow: Flow, call: ModuleCall | None, first: Joined) -> int | None:
     """The tensor given to a block that is the stream: a form of what its first join starts from."""
-    fits = [n for n in (call.given if call else ()) if flow.nodes[n].state == first.join.before]
+    fits = [n for n in (call.given if call else ()) if n is not None and flow.nodes[n].state == first.join.before]
     return fits[0] if fits else None
 
 
 def _gave(flow: Flow, call: ModuleCall | None, last: Joined) -> int | None:
-    fits = [n for n in (call.gave if call else ()) if flow.nodes[n].state == last.node]
+    fits = [n for n in (call.gave if call else ()) if n is not None and flow.nodes[n].state == last.node]
     return fits[0] if fits else None
 
 
@@ -75,11 +75,11 @@ def _fork(flow: Flow, first: Joined) -> int:
     """The last form of the stream before a join that its skip and all of its branch start from."""
     join = first.join
     starts = [n for n in first.reads if flow.nodes[n].state == join.before]
-    ways = [set(_forms(flow, node)) for node in (starts if join.projected else [join.skip, *starts])]
+    ways = [set(forms_of(flow, node)) for node in (starts if join.projected else [join.skip, *starts])]
     return max(set.intersection(*ways), default=join.before) if ways else join.before
 
 
-def _forms(flow: Flow, node: int) -> list[int]:
+def forms_of(flow: Flow, node: int) -> list[int]:
     """A form of a state, what that is a form of, and so on to the state itself."""
     way = [node]
     while (skip := flow.nodes[way[-1]].skip) is not None:
@@ -91,15 +91,15 @@ def _as_before(flow: Flow, last: Joined, before: list[Ends]) -> int:
     """The end of the last block: after its last sum the same functions act, in modules of the same names, as before."""
     steps: list[tuple[str, str]] = []
     if before:
-        way = _forms(flow, before[-1].result)[:-1]
-        steps = [_step(flow, node) for node in reversed(way)]
+        way = forms_of(flow, before[-1].result)[:-1]
+        steps = [step_of(flow, node) for node in reversed(way)]
     now = last.node
     for step in steps:
-        after = (n for n in range(now + 1, len(flow.nodes)) if flow.nodes[n].skip == now and _step(flow, n) == step)
+        after = (n for n in range(now + 1, len(flow.nodes)) if flow.nodes[n].skip == now and step_of(flow, n) == step)
         now = next(after, now)
     return now
 
 
-def _step(flow: Flow, node: int) -> tuple[str, str]:
+def step_of(flow: Flow, node: int) -> tuple[str, str]:
     call = flow.nodes[node].call
     return template(flow.nodes[node].name), template(flow.calls[call].path) if call >= 0 else ""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.traces.operations import Operation
-from depthscope.traces.survey import Span
+from depthscope.traces.spans import Span
 
 
 @dataclass(eq=False)

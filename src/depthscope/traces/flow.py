@@ -58,14 +58,14 @@ class Tree:
 
 @dataclass(eq=False)
 class ModuleCall:
-    """One call of a module: nodes from first to last ran inside it; given and gave: tensors in and out, by node."""
+    """One call of a module: nodes from first to last ran inside it; given and gave: tensors in and out, by node, None for unknown."""
 
     path: str
     above: int  # the call around it, -1 for none
     first: int
     entered: int  # on the clock of the log
-    given: list[int] = field(default_factory=list)
-    gave: list[int] = field(default_factory=list)
+    given: list[int | None] = field(default_factory=list)
+    gave: list[int | None] = field(default_factory=list)
     last: int = -1
     left: int = -1
 
@@ -109,7 +109,7 @@ class Flow:
             call = self.calls[self._stack.pop()]
         for tensor in tensors_in((output,)):
             if self.find(tensor) is None and not isinstance(tensor, nn.Parameter):  # made where nobody could watch
-                self._made(tensor, tuple(call.given), None, "module")
+                self._made(tensor, tuple(node for node in call.given if node is not None), None, "module")
         call.gave = self._nodes_of((output,))
         call.last, call.left = len(self.nodes) - 1, self.tick()
 
@@ -121,8 +121,8 @@ class Flow:
             call = self.calls[call].above
         return found
 
-    def _nodes_of(self, values: Iterable[Any]) -> list[int]:
-        return [node for tensor in tensors_in(values) if (node := self.find(tensor)) is not None]
+    def _nodes_of(self, values: Iterable[Any]) -> list[int | None]:
+        return [self.find(tensor) for tensor in tensors_in(values)]
 
     # functions
 

@@ -16,8 +16,9 @@ from depthscope.traces.attention import attention_in
 from depthscope.traces.events import Join, Norm, Passage, StreamListener
 from depthscope.traces.lineage import Lineage
 from depthscope.traces.operations import PAIRS, Operation, is_norm, is_scalar
-from depthscope.traces.survey import Span
-from depthscope.traces.tokens import first_tokens, tokens_out
+from depthscope.traces.spans import Span
+from depthscope.traces.places import tokens_gave, tokens_given
+from depthscope.traces.tokens import first_tokens, replaced
 from depthscope.traces.watcher import OuterNorms, Watched, Watcher
 
 INNER = ("attn_in", "sa_out", "sa_sum", "ffn_in", "ffn_sum")
@@ -43,9 +44,9 @@ class Follower:
 
     def modules(self) -> Iterable[Watched]:
         for span in set(self.spans):
-            first, last = self.model.get_submodule(span.entry), self.model.get_submodule(span.exit)
-            yield Watched(first, before=self._begins(span))
-            yield Watched(last, after=self._ends, always=True)
+            yield Watched(self.model.get_submodule(span.entry), before=self._begins(span))
+            if span.exit is not None:
+                yield Watched(self.model.get_submodule(span.exit), after=self._ends, always=True)
         inside = {id(m): m for root in self._roots() for m in self.model.get_submodule(root).modules()}
         whole = [self.model.get_submodule(span.entry) for span in self.spans if span.entry == span.exit]
         for module in (m for m in inside.values() if m not in whole):  # a block is not what reads its own input
@@ -58,17 +59,20 @@ class Follower:
 
     def _roots(self) -> set[str]:
         """The modules that hold all of a block: the block, or what its first and last module have above them."""
-        return {span.entry if span.entry == span.exit else _above(span.entry, span.exit) for span in self.spans}
+        return {span.entry if span.entry == span.exit else _above(span.entry, span.exit or "") for span in self.spans}
 
     def closed(self, failed: bool) -> None:
-        self.listener.open, self._norms.open = None, 0
+        self._norms.open = 0
+        self._leaves_open(failed)
+        self.listener.open = None
         self._lineage.end()
 
     # modules
 
     def _begins(self, span: Span) -> Callable[..., Any]:
         def hook(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
-            tokens = first_tokens(args, kwargs)
+            tokens = tokens_given(module, args, kwargs)
+            self._leaves_open(failed=False)
             self.listener.open = None
             self._lineage.end()
             if tokens is None:
@@ -86,8 +90,15 @@ class Follower:
     def _ends(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         now = self.listener.open
         if now is not None:
-            self.listener.ends(now, None if output is None else tokens_out(output, now.shape))
+            self.listener.ends(now, None if output is None else tokens_gave(module, output, now.shape))
         self.listener.open = None
+
+    def _leaves_open(self, failed: bool) -> None:
+        """A block that is no module ends where the next one begins."""
+        now = self.listener.open
+        if now is not None and now.span.exit is None:
+            self.listener.open = None
+            self.listener.ends(now, None if failed else now.stream)
 
     def _norm_ends(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
         if self.listener.open is None or not isinstance(output, Tensor):
@@ -222,15 +233,6 @@ def _may_read(module: nn.Module) -> bool:
     """A module without children that multiplies by weights, or has none; with scalars alone it is a wiring."""
     sizes = [p.ndim for p in module.parameters()]
     return next(module.children(), None) is None and (not sizes or max(sizes) > 1)
-
-
-def replaced(value: Any, old: Tensor, new: Tensor) -> Any:
-    """The same arguments with one tensor in the place of another, wherever it is."""
-    if value is old:
-        return new
-    if isinstance(value, dict):
-        return {name: replaced(one, old, new) for name, one in value.items()}
-    return type(value)(replaced(one, old, new) for one in value) if type(value) in (tuple, list) else value
 
 
 def _above(one: str, other: str) -> str:

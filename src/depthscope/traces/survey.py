@@ -1,84 +1,153 @@
-"""One quiet forward pass before a change: which blocks run, and which axis holds tokens."""
+"""One quiet forward pass before a change: the streams of a model, their blocks, and where their tokens lie."""
 
 import copy
+import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from depthscope.errors import ForwardError, UsageError
-from depthscope.traces.attention import AttentionSeen, attention_in
+from depthscope.traces.blocks import candidates, find_blocks
+from depthscope.traces.flow import Flow
 from depthscope.traces.inputs import fresh
-from depthscope.traces.operations import Operation
+from depthscope.traces.log import Log
+from depthscope.traces.recorder import Recorder
+from depthscope.traces.spans import Span, spans_of
+from depthscope.traces.streams import Stream, frames_of, stream_called, streams_of
 from depthscope.traces.token_axis import Frames, axis_of_shorter, first_size
-from depthscope.traces.tokens import first_tokens
+from depthscope.traces.tokens import Layout
 from depthscope.traces.untouched import untouched
-from depthscope.traces.watcher import Watched, Watcher
+from depthscope.traces.watcher import Watcher
 
+WORKING = ("torch.distributed", "transformers", "accelerate")  # whose hooks are a part of how a model works
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
 @dataclass(frozen=True)
-class Span:
-    """One block as it runs: the module that its tokens enter by, and the one that they leave by; mostly the same.
+class Surveyed:
+    """One stream: its blocks as they will run again, and where its tensors have tokens and channels."""
 
-    block: its path among those that were looked for. attentions: how many attentions it has, cross-attention included.
-    """
-
-    block: str
-    entry: str
-    exit: str
-    attentions: int = 0
+    name: str
+    spans: list[Span]
+    layout: Layout
+    pattern: str = ""
 
 
 @dataclass(frozen=True)
 class Survey:
-    """spans: the blocks that ran. missing: those that did not. axis: of the tokens."""
+    """The streams of a model, the one with most blocks first."""
 
-    spans: list[Span]
-    missing: list[str]
-    axis: int
+    streams: list[Surveyed]
+
+    @property
+    def spans(self) -> list[Span]:
+        """The blocks of all streams."""
+        return [span for stream in self.streams for span in stream.spans]
+
+    @property
+    def axis(self) -> int:
+        """Along which axis the tokens of the first stream lie."""
+        return self.streams[0].layout.tokens[0]
+
+    def stream_of(self, block: str) -> Surveyed:
+        return next(one for one in self.streams if any(span.block == block for span in one.spans))
+
+    def only(self, name: str | None) -> "Survey":
+        """The stream of this name alone; all of them where it is None."""
+        chosen = stream_called(name, [one.name for one in self.streams])
+        return self if chosen is None else Survey([one for one in self.streams if one.name == chosen])
 
 
-def survey(model: nn.Module, blocks: list[str], args: tuple, kwargs: dict[str, Any]) -> Survey:
-    """Run the model once without gradients and leave no trace of it; twice where shapes do not tell the token axis."""
-    seen = _pass(model, blocks, args, kwargs)
-    axis = seen.token_axis()
-    if (axis == 0 or seen.is_square()) and (first_size(args, kwargs) or 0) > 1:
-        short = axis_of_shorter(args, kwargs, lambda *cut: _axis_in(model, blocks, *cut))
-        if short is None and seen.is_square():
-            raise UsageError(
-                "there are as many sequences as tokens, so their axes cannot be told apart, and the model cannot run "
-                "on one row less. Give a batch of another size."
-            )
-        axis = axis if short is None else short
-    return Survey(seen.spans(), seen.missing(), 1 if axis is None else axis)
+def survey(model: nn.Module, chosen: set[str] | None, args: tuple, kwargs: dict[str, Any]) -> Survey:
+    """Run the model once without gradients and leave no trace of it; twice where shapes do not tell the token axis.
+
+    chosen: paths of the blocks that the user names.
+    """
+    log, streams = _pass(model, chosen, args, kwargs)
+    flow = log.flow
+    if not streams:
+        return _by_modules(log, model, named=chosen is not None)
+    frames = frames_of(flow, streams, Frames())
+    shapes = _shapes(flow, streams[0])
+    if not frames.assumed and (frames.axis_of(shapes[0]) == 0 or any(map(frames.is_ambiguous, shapes))):
+        frames = _settled(model, chosen, args, kwargs, flow, streams)
+    return Survey([_surveyed(flow, model, stream, frames) for stream in streams])
 
 
-def _axis_in(model: nn.Module, blocks: list[str], args: tuple, kwargs: dict[str, Any]) -> int | None:
+def _surveyed(flow: Flow, model: nn.Module, stream: Stream, frames: Frames) -> Surveyed:
+    layout = frames.layout_of(flow.nodes[stream.blocks[0].source].shape)
+    assert layout is not None  # frames_of guesses where attention does not tell
+    return Surveyed(stream.name, spans_of(flow, model, stream.blocks), layout, stream.pattern)
+
+
+def _by_modules(log: Log, model: nn.Module, *, named: bool) -> Survey:
+    """Where there is no stream (nothing is added to anything), blocks are modules that take tokens and give tokens."""
+    found = find_blocks(log, model, named=named)
+    spans = [
+        Span(b.paths[0], b.paths[0], b.paths[-1], sum(b.holds(a.order) for a in log.attentions)) for b in found.blocks
+    ]
+    layout = found.blocks[0].source.layout or Layout((1,), 2)
+    return Survey([Surveyed(found.stream, spans, layout, found.pattern)])
+
+
+def _shapes(flow: Flow, stream: Stream) -> list[tuple[int, ...]]:
+    return [flow.nodes[block.source].shape for block in stream.blocks]
+
+
+def _settled(
+    model: nn.Module, chosen: set[str] | None, args: tuple, kwargs: dict, flow: Flow, streams: list[Stream]
+) -> Frames:
+    """The token axis, told by a shorter pass where batch and tokens may be taken for each other."""
+    square = any(map(frames_of(flow, streams, Frames()).is_ambiguous, _shapes(flow, streams[0])))
+    rows = first_size(args, kwargs) or 0
+    short = axis_of_shorter(args, kwargs, lambda *cut: _axis_in(model, chosen, *cut)) if rows > 1 else None
+    if short is None and square:
+        raise UsageError(
+            "there are as many sequences as tokens, so their axes cannot be told apart, and the model cannot run "
+            "on one row less. Give a batch of another size."
+        )
+    batch_first = short not in (0, None)
+    return frames_of(flow, streams, Frames(square_axis=1 if short is None else short, batch_first=batch_first))
+
+
+def _axis_in(model: nn.Module, chosen: set[str] | None, args: tuple, kwargs: dict[str, Any]) -> int | None:
     """The token axis in a pass that the model may refuse; 1 where no attention over whole sequences is seen."""
     try:
-        seen = _pass(model, blocks, args, kwargs)
+        log, streams = _pass(model, chosen, args, kwargs)
     except Exception as error:
         raise ForwardError(str(error)) from error
-    if seen.is_square():  # not these tokens were cut
+    if not streams:
         return None
-    axis = seen.token_axis()
-    return 1 if axis is None else axis
+    frames, shapes = frames_of(log.flow, streams, Frames()), _shapes(log.flow, streams[0])
+    if any(map(frames.is_ambiguous, shapes)):  # not these tokens were cut
+        return None
+    return 1 if frames.assumed else frames.axis_of(shapes[0])
 
 
-def _pass(model: nn.Module, blocks: list[str], args: tuple, kwargs: dict[str, Any]) -> "_Surveyor":
-    seen = _Surveyor(model, blocks)
+def _pass(model: nn.Module, chosen: set[str] | None, args: tuple, kwargs: dict) -> tuple[Log, list[Stream]]:
+    seen = Recorder(model, candidates(model, chosen), lambda *_: _Nothing(), lambda *_: None, silence_dropout=True)
     # a key-value cache would be filled by this pass
     kwargs = {k: copy.deepcopy(v) if is_cache(v) else v for k, v in kwargs.items()}
-    with untouched(model), evaluated(model), hooks_away(model), torch.no_grad(), Watcher(seen):
+    with ExitStack() as quiet:
+        for one in (untouched(model), evaluated(model), hooks_away(model), torch.no_grad(), Watcher(seen)):
+            quiet.enter_context(one)
+        if "torch._dynamo" in sys.modules:  # loaded by whoever compiles, and slow to load
+            quiet.enter_context(torch.compiler.set_stance("force_eager"))
         args, kwargs = fresh(args, kwargs)
-        model.forward(*args, **kwargs)
-    return seen
+        model(*args, **kwargs)
+    return seen.log, streams_of(seen.log.flow, model, chosen)
+
+
+class _Nothing:
+    """Numbers of a state that nobody asks for."""
+
+    followed = True
+    whole = True
 
 
 def is_cache(value: Any) -> bool:
@@ -113,7 +182,7 @@ def evaluated(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def hooks_away(model: nn.Module, keep: Callable[[Any], bool] | None = None) -> Iterator[None]:
-    """Take hooks off the modules for a while, but those of torch.distributed: this pass is nobody else's business.
+    """Take hooks off the modules for a while, but those a model works by: this pass is nobody else's business.
 
     keep: says of a hook whether it stays too.
     """
@@ -130,91 +199,4 @@ def hooks_away(model: nn.Module, keep: Callable[[Any], bool] | None = None) -> I
 
 def _stays(hook: Any, keep: Callable[[Any], bool] | None) -> bool:
     home = getattr(hook, "__module__", None) or ""
-    return home.startswith("torch.distributed") or (keep is not None and keep(hook))
-
-
-class _Surveyor:
-    """A listener that notes where blocks start and end, and the tokens that the first self-attention of each sees."""
-
-    everything = False
-
-    def __init__(self, model: nn.Module, blocks: list[str]) -> None:
-        self.model, self.blocks = model, blocks
-        self.halves = {i for i, path in enumerate(blocks) if not _is_called(model, path)}  # entries of lists
-        self.frames = Frames()
-        self.tokens: Tensor | None = None
-        self._entries: dict[int, str] = {}
-        self._exits: dict[int, str] = {}
-        self._attentions: dict[int, int] = {}
-        self._block: int | None = None
-
-    def modules(self) -> Iterable[Watched]:
-        for index, path in enumerate(self.blocks):
-            for part in called_parts(self.model, path):
-                yield Watched(self.model.get_submodule(part), self._enters(index, part), self._leaves(index, part))
-
-    def closed(self, failed: bool) -> None: ...
-
-    def _enters(self, index: int, path: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple, kwargs: dict) -> None:
-            if index not in self.halves:
-                self._attentions[index] = 0  # of this call: ALBERT calls one block many times
-            self._block = index
-            tokens = first_tokens(args, kwargs)
-            if tokens is not None:
-                self._entries.setdefault(index, path)
-                self.tokens = tokens
-
-        return hook
-
-    def _leaves(self, index: int, path: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-            self._exits[index] = path
-            self._block = None if index not in self.halves else self._block
-
-        return hook
-
-    def token_axis(self) -> int | None:
-        return None if self.tokens is None else self.frames.axis_of(tuple(self.tokens.shape))
-
-    def is_square(self) -> bool:
-        return self.tokens is not None and self.frames.is_ambiguous(tuple(self.tokens.shape))
-
-    def missing(self) -> list[str]:
-        return [
-            path for index, path in enumerate(self.blocks) if index not in self._entries or index not in self._exits
-        ]
-
-    def spans(self) -> list[Span]:
-        """The blocks in order; an entry of a list that attends is one block with the entries after it that do not."""
-        groups: list[list[int]] = []
-        for index in sorted(index for index in self._entries if index in self._exits):
-            alone = index not in self.halves or self._attentions.get(index)
-            if alone or not groups:
-                groups.append([])
-            groups[-1].append(index)
-        return [
-            Span(
-                self.blocks[group[0]],
-                self._entries[group[0]],
-                self._exits[group[-1]],
-                sum(self._attentions.get(index, 0) for index in group),
-            )
-            for group in groups
-        ]
-
-    def operation(self, op: Operation) -> Any:
-        result = op.run()
-        seen = attention_in(op, result)
-        if seen is not None and self._block is not None and self.tokens is not None:
-            self._count(seen, self._block, self.tokens)
-        return result
-
-    def _count(self, seen: AttentionSeen, block: int, tokens: Tensor) -> None:
-        batch = seen.batch_for(tokens)
-        if batch is None:
-            return
-        self._attentions[block] = self._attentions.get(block, 0) + 1
-        if self._attentions[block] > 1 or seen.queries != seen.keys or seen.queries < 2:
-            return  # the first attention of a block is its self-attention
-        self.frames.add(batch, seen.queries)
+    return home.startswith(WORKING) or (keep is not None and keep(hook))

@@ -1,6 +1,9 @@
 """Which tensors hold tokens."""
 
-from collections.abc import Iterable, Mapping
+import copy
+from collections.abc import Iterable, Mapping, MutableMapping
+from dataclasses import is_dataclass
+from dataclasses import replace as dataclasses_replace
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -55,3 +58,26 @@ class Layout(NamedTuple):
 def tokens_last(tensor: Tensor, axis: int) -> Tensor:
     """The tensor as (..., n, d): the token axis next to the channels, everything else in front."""
     return tensor.movedim(axis, -2)
+
+
+def replaced(value: Any, old: Tensor, new: Any) -> Any:
+    """The same value with one tensor in the place of another, wherever it is: in lists, mappings and records too."""
+    if value is old:
+        return new
+    if isinstance(value, Tensor):
+        return value
+    if type(value) in (tuple, list):
+        return type(value)(replaced(one, old, new) for one in value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(replaced(one, old, new) for one in value))
+    if isinstance(value, MutableMapping):
+        changed = {name: one for name, part in value.items() if (one := replaced(part, old, new)) is not part}
+        if changed:
+            value = copy.copy(value)
+            for name, one in changed.items():
+                value[name] = one
+        return value
+    if is_dataclass(value) and not isinstance(value, type):
+        changed = {name: one for name, part in vars(value).items() if (one := replaced(part, old, new)) is not part}
+        return dataclasses_replace(value, **changed) if changed else value
+    return value

@@ -18,7 +18,8 @@ from depthscope.traces.inputs import fresh
 from depthscope.traces.operations import Operation
 from depthscope.traces.slow_path import slow_path
 from depthscope.traces.survey import called_parts, hooks_away, is_cache
-from depthscope.traces.tokens import first_tokens, tokens_out
+from depthscope.traces.places import tokens_gave, tokens_given
+from depthscope.traces.tokens import replaced
 from depthscope.traces.untouched import untouched
 from depthscope.traces.watcher import Watched, Watcher, unwatched
 
@@ -132,8 +133,8 @@ class _Looker:
     def closed(self, failed: bool) -> None:
         self.patterns.clear()
 
-    def _enters(self, _: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
-        tokens = first_tokens(args, kwargs)
+    def _enters(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+        tokens = tokens_given(module, args, kwargs)
         self.sources.append(tokens)
         if self.begun or tokens is None:
             return None
@@ -144,14 +145,11 @@ class _Looker:
         new = changed_tokens(tokens, self.trial.axis, self.changed)
         self.sources[-1] = new
 
-        def swap(value: Any) -> Any:
-            return new if value is tokens else value
+        return replaced(args, tokens, new), replaced(kwargs, tokens, new)
 
-        return tuple(map(swap, args)), {name: swap(value) for name, value in kwargs.items()}
-
-    def _leaves(self, _: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+    def _leaves(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         source = self.sources.pop() if self.sources else None
-        found = None if source is None else tokens_out(output, tuple(source.shape))
+        found = None if source is None else tokens_gave(module, output, tuple(source.shape))
         axis, row, first = self.trial.axis, self.trial.row, self.trial.tokens
         if found is None or first is None or found.ndim != first.ndim or found.shape[axis] != self.square:
             return
