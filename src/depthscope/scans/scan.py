@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from depthscope.errors import BlocksNotFoundError, UsageError, said_by
 from depthscope.registry import TABLES, lookup
 from depthscope.scans.assemble import assemble
 from depthscope.scans.direction import causal_in
+from depthscope.scans.padded import is_same_mask, padding_seen
 from depthscope.scans.positions import check_positions, metric_called
 from depthscope.scans.readers import AttentionReader, StateReader
 from depthscope.scans.reading import Reading
@@ -96,6 +98,7 @@ class Settings:
         """Everything about one batch; a second pass only where the first one cannot answer."""
         prepare_fixes(model, batch.args, batch.kwargs)
         reading = self._run(model, batch, Frames())
+        batch = replace(batch, mask=reading.mask)
         square = any(reading.log.frames.is_ambiguous(b.source.shape) for b in reading.blocks)
         if square or reading.blocks[0].source.axis == 0:
             axis = axis_of_shorter(
@@ -142,6 +145,11 @@ class Settings:
             found = find_blocks(log, model, named=self.blocks is not None, need_attention=self.attention)
         except BlocksNotFoundError:
             raise BlocksNotFoundError(none_found(model, repeated_calls(model, batch))) from None
+        padding = padding_seen(log, found.blocks, batch)
+        if not is_same_mask(padding.mask, batch.mask):
+            reading = self._run(model, replace(batch, mask=padding.mask, said="attention"), frames)
+            reading.notes.append(padding.note)
+            return reading
         anatomies = [dissect(log, block) for block in found.blocks]
         ending = final_norm(log, found.blocks[-1])
         return Reading(log, found, anatomies, ending, batch.mask, gradients, self.of_kind("step"))

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from depthscope.traces.token_axis import Frames
+from depthscope.traces.unseen_keys import KeysMet
 
 
 @dataclass(eq=False)
@@ -72,5 +73,6 @@ class Log:
     matrices: list[int] = field(default_factory=list)  # when tokens were multiplied by weights
     head_inputs: list[HeadInput] = field(default_factory=list)
     frames: Frames = field(default_factory=Frames)
+    keys: KeysMet = field(default_factory=KeysMet)  # that self-attention leaves unseen, in windows too
     other_attention: int = 0  # attention between sequences, or inside windows
     dropout: bool = False

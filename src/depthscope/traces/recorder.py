@@ -192,6 +192,7 @@ class Recorder:
         elif role in ("attention", "softmax"):
             seen = attention_in(op, result)
             if seen is not None:
+                self.log.keys.add(self._tick(), seen)
                 self._attention(seen)
                 self._lineage.begin(result)
         if made:
