@@ -145,10 +145,10 @@ class Settings:
             found = find_blocks(log, model, named=self.blocks is not None, need_attention=self.attention)
         except BlocksNotFoundError:
             raise BlocksNotFoundError(none_found(model, repeated_calls(model, batch))) from None
-        padding = padding_seen(log, found.blocks, batch)
+        padding = padding_seen(model, log, found.blocks, batch)
         if not is_same_mask(padding.mask, batch.mask):
             reading = self._run(model, replace(batch, mask=padding.mask, said="attention"), frames)
-            reading.notes.append(padding.note)
+            reading.notes += [padding.note] if padding.note else []
             return reading
         anatomies = [dissect(log, block) for block in found.blocks]
         ending = final_norm(log, found.blocks[-1])

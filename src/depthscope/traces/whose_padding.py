@@ -14,6 +14,12 @@ from depthscope.errors import MaskError
 from depthscope.traces.unseen_keys import KeysUnseen, agreed
 
 READ_OFF = "padding was read off attention: keys that no query sees are not counted"
+HANDED = "padding is what the mask says that the model hands to its blocks"
+
+
+def left_aside(mask: Tensor) -> str:
+    """The note on a mask that counts the tokens of others."""
+    return f"the mask {tuple(mask.shape)} among the inputs counts other tokens and was left aside"
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +56,7 @@ def padding_of(
         )
     if fits and not (unseen is not None and _is_closed_by(named, others)):
         return Padding(named)
-    return Padding(None, f"the mask {tuple(named.shape)} among the inputs counts other tokens and was left aside")
+    return Padding(None, left_aside(named))
 
 
 def _is_closed_by(mask: Tensor, found: Sequence[KeysUnseen]) -> bool:
