@@ -17,7 +17,7 @@ from depthscope.interventions.memory import cache_in, tokens_in
 from depthscope.traces.beginning import tried_at_the_beginning
 from depthscope.traces.causality import Causality, causality, known_causality, places_of, rows_to_try, trial_of
 from depthscope.traces.entry import run_model
-from depthscope.traces.inputs import named_arguments, padding_in
+from depthscope.traces.inputs import named_arguments
 from depthscope.traces.signature import length_of, signature_of
 from depthscope.traces.trial import Trial
 
@@ -82,7 +82,7 @@ class Forms:
 
     def _settled(self, args: tuple, kwargs: dict[str, Any], axis: int, key: tuple) -> Form:
         fix, model = self.fix, self.fix.model
-        mask = padding_in(model, args, kwargs, fix.blocks)
+        mask = fix.padding.before(args, kwargs, axis)
         begun = tried_at_the_beginning(model, key, fix.blocks, axis, args, kwargs, mask)
         if begun is not None:
             stream, args, kwargs, mask = begun.stream, begun.args, begun.kwargs, begun.mask
@@ -131,7 +131,7 @@ class Forms:
         ways = [{"hold": hold} for hold in ({False, stream.held})]  # content alone, and all that flows
         for blocks, row, cut in cuts:
             for way in ways:
-                with self._tried():
+                with self._tried(mask, row):
                     trial = trial_of(fix.model, blocks, axis, args, kwargs, row, fix=fix, **way)
                     places = places_of(trial, mask, row)
                     at = len(places) // 2 if cut is None else cut
@@ -145,13 +145,14 @@ class Forms:
         return None
 
     @contextmanager
-    def _tried(self) -> Iterator[None]:
-        """While the model runs for us, nobody is told, and nothing is counted."""
+    def _tried(self, mask: Tensor | None, row: int) -> Iterator[None]:
+        """While the model runs for us, nobody is told, and nothing is counted. mask: of the tokens that are tried."""
         fix = self.fix
         before, self.trying = (fix.fired, fix.on_change), True
         fix.on_change = None
         try:
-            yield
+            with fix.padding.on_trial(mask, row):
+                yield
         finally:
             self.trying = False
             fix.fired, fix.on_change = before

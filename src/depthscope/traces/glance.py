@@ -5,7 +5,7 @@ attention has run (a remedy at block_in), and where no attention shows it: then 
 first block tells.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from depthscope.traces.operations import Operation
 from depthscope.traces.slow_path import slow_path
 from depthscope.traces.survey import called_parts, evaluated, hooks_away
 from depthscope.traces.tokens import first_tokens
+from depthscope.traces.trial import uncached
 from depthscope.traces.unseen_keys import KeysMet, KeysUnseen, agreed
 from depthscope.traces.untouched import untouched
 from depthscope.traces.watcher import Watched, Watcher, unwatched
@@ -62,17 +63,27 @@ class _Glancer:
         self.before = 0  # attentions before the blocks began
         self.shape: tuple[int, int] | None = None
         self.handed: Tensor | None = None
+        self.first: str | None = None  # block that tokens have entered
 
     def modules(self) -> Iterable[Watched]:
-        parts = dict.fromkeys(part for path in self.blocks for part in called_parts(self.model, path))
-        return [Watched(self.model.get_submodule(part), before=self._enters) for part in parts]
+        for path in dict.fromkeys(self.blocks):
+            for part in called_parts(self.model, path):
+                yield Watched(self.model.get_submodule(part), before=self._enters(path))
 
     def closed(self, failed: bool) -> None: ...
 
-    def _enters(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
-        tokens = first_tokens(args, kwargs)
-        if self.shape is not None or tokens is None or tokens.ndim != 3:
-            return
+    def _enters(self, block: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple, kwargs: dict) -> None:
+            tokens = first_tokens(args, kwargs)
+            if self.first is None and tokens is not None and tokens.ndim == 3:
+                self.first = block
+                self._begin(module, tokens, args, kwargs)
+            elif self.first not in (None, block) and self.handed is not None:
+                raise _EnoughError  # it will be handed the same
+
+        return hook
+
+    def _begin(self, module: nn.Module, tokens: Tensor, args: tuple, kwargs: dict) -> None:
         self.shape = tokens.shape[1 - self.axis], tokens.shape[self.axis]
         self.before = len(self.keys.found)
         handed = padding_in(module, args, kwargs)
@@ -97,7 +108,7 @@ def glance(model: nn.Module, blocks: Iterable[str], axis: int, args: tuple, kwar
     looks = _Glancer(model, blocks, axis)
     try:
         with unwatched(), untouched(model), evaluated(model), hooks_away(model), torch.no_grad(), slow_path():
-            args, kwargs = fresh(args, kwargs)
+            args, kwargs = fresh(*uncached(args, kwargs))
             with Watcher(looks):
                 model.forward(*args, **kwargs)
     except _EnoughError:

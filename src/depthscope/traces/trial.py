@@ -105,7 +105,7 @@ class Trial:
             if "torch._dynamo" in sys.modules:  # loaded by whoever compiles, and slow to load
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(slow_path())
-            args, kwargs = fresh(*_uncached(self.args, self.kwargs))
+            args, kwargs = fresh(*uncached(self.args, self.kwargs))
             stack.enter_context(Watcher(listener))
             (self.model.forward if self.fix is None else self.model)(*args, **kwargs)
         return listener.states
@@ -216,7 +216,7 @@ def changed_tokens(tokens: Tensor, axis: int, changed: Sequence[int]) -> Tensor:
     return new
 
 
-def _uncached(args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+def uncached(args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
     """Arguments with copies of the key-value caches among them, which every pass makes longer."""
 
     def own(value: Any) -> Any:
