@@ -36,8 +36,9 @@ class Pass:
         shape = X.shape[0], X.shape[-2]
         if shape not in self.told:
             named = self.padding.named
-            if self.cached and named is not None and named.shape[-1] > shape[1]:
-                self.told[shape] = Known(named[:, self.cached : self.cached + shape[1]]).of(shape)
+            if self.past is not None and named is not None and named.shape[-1] > shape[1]:
+                first = self.cached or named.shape[-1] - shape[1]  # a state does not say how many came before
+                self.told[shape] = Known(named[:, first : first + shape[1]]).of(shape)
             else:
                 self.told[shape] = self.padding.of(shape)
         return self.told[shape]

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from depthscope.errors import MaskError, UnknownNameError, UsageError, said_by
 from depthscope.interventions.handle import Handle
-from depthscope.interventions.memory import Memory, most_remembered, name_in, tokens_in, without_segments
+from depthscope.interventions.memory import Memory, continues, most_remembered, name_in, tokens_in, without_segments
 from depthscope.interventions.pass_padding import Watching
 from depthscope.interventions.passes import Pass
 from depthscope.interventions.sites import Site
@@ -122,7 +122,7 @@ class Fix(Handle):
         past = self.memory.recall(given, arguments, self.remedy) if self.remembers else None
         self.prepare(args, kwargs)
         self._padded, cached = False, tokens_in(arguments)
-        padding = self.padding.of_pass(args, kwargs, cached)
+        padding = self.padding.of_pass(args, kwargs, continues(arguments))
         found = Pass(padding, past, cached, most_remembered(self.model), arguments)
         if isinstance(padding, Watching) and not self.is_off:
             found.paths.enter_context(Watcher(padding))

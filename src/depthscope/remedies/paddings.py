@@ -27,12 +27,12 @@ class Paddings:
         self._silent = False  # whether no attention over whole sequences was seen, nor a mask at the blocks
         self._tried: tuple[Tensor, int] | None = None  # mask and sequence of a trial that runs
 
-    def of_pass(self, args: tuple, kwargs: dict[str, Any], cached: int) -> PassPadding:
-        """The padding of a pass with these arguments; cached: tokens before them in a cache."""
+    def of_pass(self, args: tuple, kwargs: dict[str, Any], continues: bool) -> PassPadding:
+        """The padding of a pass with these arguments; continues: whether earlier tokens are in a cache."""
         if self.given is not None:
             return _OnTrial(*self._tried) if self._tried is not None else Known(self._said(args, kwargs))
         named = self._named(args, kwargs)
-        if self.fix.group is not None or cached or self._silent or self.fix.at in WITHOUT_TOKENS:
+        if self.fix.group is not None or continues or self._silent or self.fix.at in WITHOUT_TOKENS:
             return Known(named)
         look = partial(self._glance, args, kwargs, self.fix.axis)
         return (Glanced if self.fix.at in BEFORE_ATTENTION else Watching)(named, look)

@@ -9,10 +9,11 @@ from torch import nn
 
 from depthscope.errors import DepthscopeError, ForwardError, HookError, UsageError
 from depthscope.traces.blocks import blocks_by_name
+from depthscope.traces.caches import is_cache
 from depthscope.traces.inputs import Batch, batches
 from depthscope.traces.installed import prepare_fixes
 from depthscope.traces.padding import check_sense
-from depthscope.traces.survey import Survey, is_cache, survey
+from depthscope.traces.survey import Survey, survey
 from depthscope.traces.untouched import untouched
 
 WRAPPED = ("_orig_mod", "module", "_fsdp_wrapped_module")  # names under which wrappers keep their model

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from depthscope.errors import ForwardError, UsageError
 from depthscope.traces.attention import AttentionSeen, attention_in
+from depthscope.traces.caches import is_cache
 from depthscope.traces.inputs import fresh
 from depthscope.traces.operations import Operation
 from depthscope.traces.token_axis import Frames, axis_of_shorter, first_size
@@ -79,11 +80,6 @@ def _pass(model: nn.Module, blocks: list[str], args: tuple, kwargs: dict[str, An
         args, kwargs = fresh(args, kwargs)
         model.forward(*args, **kwargs)
     return seen
-
-
-def is_cache(value: Any) -> bool:
-    """Whether a value is a key-value cache of Hugging Face, which every pass makes longer."""
-    return hasattr(value, "get_seq_length")
 
 
 def _is_called(model: nn.Module, path: str) -> bool:

@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from depthscope.traces.caches import is_cache
 from depthscope.traces.identity import Known
 from depthscope.traces.inputs import fresh
 from depthscope.traces.operations import Operation
 from depthscope.traces.slow_path import slow_path
-from depthscope.traces.survey import called_parts, hooks_away, is_cache
+from depthscope.traces.survey import called_parts, hooks_away
 from depthscope.traces.tokens import first_tokens, tokens_out
 from depthscope.traces.untouched import untouched
 from depthscope.traces.watcher import Watched, Watcher, unwatched
