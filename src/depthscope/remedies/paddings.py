@@ -12,6 +12,7 @@ from depthscope.interventions.pass_padding import Glanced, Known, PassPadding, W
 from depthscope.traces.entry import run_model
 from depthscope.traces.glance import Glance, glance
 from depthscope.traces.inputs import padding_in
+from depthscope.traces.suspected import suspicion
 from depthscope.traces.unseen_keys import agreed
 
 BEFORE_ATTENTION = ("block_in", "attn_in")  # sites where a remedy acts before the first attention has run
@@ -45,8 +46,15 @@ class Paddings:
         if self.fix.group is not None:
             return named
         seen = self._glance(args, kwargs, axis)
-        self._silent = seen.shape is not None and agreed(seen.own, *seen.shape) is None and seen.handed is None
-        return seen.padding(named).mask
+        found = seen.padding(named)
+        told = seen.shape is not None and agreed(seen.own, *seen.shape) is not None
+        self._silent = seen.shape is not None and not told and seen.handed is None
+        note = found.note
+        if found.mask is None and not note and seen.shape is not None:
+            note = suspicion(self.fix.model, args, kwargs, seen.shape, told=told)
+        if note and note not in self.fix.notes:
+            self.fix.notes.append(note)
+        return found.mask
 
     @contextmanager
     def on_trial(self, mask: Tensor | None, row: int) -> Iterator[None]:

@@ -6,6 +6,7 @@ from depthscope.traces.blocks import Block
 from depthscope.traces.glance import glance
 from depthscope.traces.inputs import Batch, padding_in
 from depthscope.traces.log import Log
+from depthscope.traces.suspected import suspicion
 from depthscope.traces.unseen_keys import agreed
 from depthscope.traces.whose_padding import Padding, left_aside, padding_of
 
@@ -27,6 +28,9 @@ def padding_seen(model: nn.Module, log: Log, blocks: list[Block], batch: Batch) 
     found = padding_of(named, own, others, tokens)
     if named is None and found.mask is None and batch.mask is not None and not bool(batch.mask.all()):
         return Padding(None, left_aside(batch.mask))
+    if found.mask is None and not found.note:
+        told = agreed(own, *tokens) is not None
+        return Padding(None, suspicion(model, batch.args, batch.kwargs, tokens, told=told))
     return found
 
 

@@ -17,7 +17,7 @@ from depthscope.scans.positions import check_positions, metric_called
 from depthscope.scans.readers import AttentionReader, StateReader
 from depthscope.scans.reading import Reading
 from depthscope.scans.record import JUDGED, Scan
-from depthscope.traces.blocks import candidates, find_blocks, none_found
+from depthscope.traces.blocks import Found, candidates, find_blocks, none_found
 from depthscope.traces.entry import enter, repeated_calls, run_model
 from depthscope.traces.head import vanished
 from depthscope.traces.inputs import Batch
@@ -146,10 +146,14 @@ class Settings:
         except BlocksNotFoundError:
             raise BlocksNotFoundError(none_found(model, repeated_calls(model, batch))) from None
         padding = padding_seen(model, log, found.blocks, batch)
-        if not is_same_mask(padding.mask, batch.mask):
+        if is_same_mask(padding.mask, batch.mask):
+            reading = self._read(log, found, batch, gradients)
+        else:
             reading = self._run(model, replace(batch, mask=padding.mask, said="attention"), frames)
-            reading.notes += [padding.note] if padding.note else []
-            return reading
+        reading.notes += [padding.note] if padding.note else []
+        return reading
+
+    def _read(self, log: Log, found: Found, batch: Batch, gradients: dict[str, float]) -> Reading:
         anatomies = [dissect(log, block) for block in found.blocks]
         ending = final_norm(log, found.blocks[-1])
         return Reading(log, found, anatomies, ending, batch.mask, gradients, self.of_kind("step"))

@@ -119,6 +119,12 @@ def named_arguments(model: nn.Module, args: tuple, kwargs: Mapping[str, Any]) ->
         return named, ()
 
 
+def arguments_inside(model: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a forward pass by name, and what records among them (a dict, a dataclass) hold by name."""
+    named = named_arguments(model, args, kwargs)[0]
+    return {name: value for record in named.values() for name, value in _entries(record).items()} | named
+
+
 def padding_in(model: nn.Module, args: tuple, kwargs: Mapping[str, Any], blocks: Iterable[str] = ()) -> Tensor | None:
     """The padding mask (B, n) among the arguments of a model, by name, as True for tokens; None when there is none.
 
@@ -127,9 +133,9 @@ def padding_in(model: nn.Module, args: tuple, kwargs: Mapping[str, Any], blocks:
     not of padding. For blocks of a decoder beside an encoder it is decoder_attention_mask or tgt_key_padding_mask.
     Arguments that hold others by name (a dict, a BatchEncoding, a dataclass) are looked into.
     """
-    named, known = named_arguments(model, args, kwargs)
-    inside = {name: value for record in named.values() for name, value in _entries(record).items()}
-    named, known = inside | named, {*known, *inside}
+    known = named_arguments(model, args, kwargs)[1]
+    named = arguments_inside(model, args, kwargs)
+    known = {*known, *named}
     in_decoder = any("decoder" in path for path in blocks)
     if "decoder_attention_mask" in known and in_decoder:
         return _tokens_of(named.get("decoder_attention_mask"))
