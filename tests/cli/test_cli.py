@@ -105,6 +105,23 @@ def test_text_as_input(tmp_path: Path) -> None:
             CliRunner().invoke(app, ["scan", "bert", *SMALL, "--text", str(tmp_path / name)], catch_exceptions=False)
 
 
+def test_a_text_of_unknown_tokens_is_refused(tmp_path: Path) -> None:
+    """A folder without tokenizer files: transformers makes a tokenizer without words, which knows none."""
+    import transformers as T
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    model = T.BertModel(T.BertConfig(**sizes, vocab_size=99))
+    model.save_pretrained(tmp_path / "bert")
+    (tmp_path / "t.txt").write_text("the tokens grow alike, block after block. " * 5)
+    command = ["scan", str(tmp_path / "bert"), "--tokens", "9", "--text", str(tmp_path / "t.txt"), "--json", "-"]
+    with pytest.raises(DepthscopeError, match=r"are unknown to its tokenizer\. Put the tokenizer"):
+        CliRunner().invoke(app, command, catch_exceptions=False)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "tokens", "grow"]  # some of them are enough
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    T.BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path / "bert")
+    assert json.loads(invoke(*command).stdout)["depth"] == 2
+
+
 def test_doctor_says_what_was_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mixer.py").write_text(
         "import torch\nfrom torch import nn\n"

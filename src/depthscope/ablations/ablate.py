@@ -12,8 +12,9 @@ from depthscope.errors import UnknownNameError, UsageError, said_by
 from depthscope.registry import unknown
 from depthscope.scans.record import Scan
 from depthscope.scans.scan import scan
+from depthscope.traces.caches import is_cache
 from depthscope.traces.entry import enter
-from depthscope.traces.survey import evaluated, is_cache
+from depthscope.traces.survey import evaluated
 
 DEFAULT = ("skips", "ffn", "norms")
 METRICS = ("relative_residual", "t_cos", "token_norm", "stable_rank")  # t_sim and t_div are always measured

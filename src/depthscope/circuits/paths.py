@@ -51,7 +51,9 @@ def paths(
     entry = enter(model, inputs, blocks, mask)
     rows, splits = [], []
     for batch in entry.batches():
-        subject = Subject(entry.model, batch, entry.survey(entry.lasting(batch)))
+        found = entry.survey(entry.lasting(batch))
+        batch = entry.padded(batch, found.axis)
+        subject = Subject(entry.model, batch, found)
         splits.append(_attention_alone(subject, draw) if form == "attention" else _whole_model(subject, form))
         rows.append(_measured(splits[-1], batch.mask))
     return _record(entry.model, form, splits, rows)

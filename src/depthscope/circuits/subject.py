@@ -48,4 +48,5 @@ def subject_of(model: nn.Module, inputs: Any, blocks: str | Iterable[str] | None
     """The first batch of the inputs, and what a quiet pass shows of the model."""
     entry = enter(model, inputs, blocks, mask)
     batch = entry.first()
-    return Subject(entry.model, batch, entry.survey(batch), tuple(entry.notes))
+    found = entry.survey(batch)
+    return Subject(entry.model, entry.padded(batch, found.axis), found, tuple(entry.notes))

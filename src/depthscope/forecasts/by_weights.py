@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.forecasts.curves import NO_PASS, curves
+from depthscope.forecasts.padded import mask_of_tokens
 from depthscope.forecasts.record import Forecast
 from depthscope.forecasts.sureness import TRAINED, band_by_variance, beyond_range, neglected, warned_of_training
 from depthscope.forecasts.trained import sign_of_training
@@ -37,10 +38,11 @@ def of_model(model: nn.Module, inputs: Any, blocks: str | Iterable[str] | None, 
     with ExitStack() as stack:
         if tau:
             stack.enter_context(fix_(model, DeEscalate(tau), blocks=entry.blocks))
-        found = [
-            _of_laws(type(model).__name__, laws_by_block(model, names, b.args, b.kwargs), b.mask, assumed, trained)
-            for b in entry.batches()
-        ]
+        found = []
+        for b in entry.batches():
+            laws = laws_by_block(model, names, b.args, b.kwargs)
+            mask = mask_of_tokens(model, names, b, laws[0].tokens)
+            found.append(_of_laws(type(model).__name__, laws, mask, assumed, trained))
     curves_and_band = ("t_sim", "t_div", "t_cos", "band")
     means = {name: torch.stack([getattr(f, name) for f in found]).mean(0) for name in curves_and_band}
     worst = max(found, key=lambda f: len(f.warnings))
@@ -49,9 +51,6 @@ def of_model(model: nn.Module, inputs: Any, blocks: str | Iterable[str] | None, 
 
 def _of_laws(source: str, laws: list[Law], mask: Tensor | None, assumed: list[str], trained: str) -> Forecast:
     """mask: tokens that count; trained: why the weights look trained, if they do."""
-    n = laws[0].tokens
-    if mask is not None and mask.shape[-1] != n:
-        mask = None  # of other tokens than those in the blocks, as of a longer text that was cut into patches
     overlaps = [law.overlaps() for law in laws]
     found = curves(source, overlaps, [law.energies(mask) for law in laws], assumed, mask=mask)
     variance = neglected(laws, structure=TRAINED if trained else 0.0)

@@ -1,6 +1,8 @@
-"""Running means over remembered tokens: attention keeps them in a key-value cache or in a segment memory.
+"""Running means over remembered tokens: a model keeps them in a cache (keys and values, states of recurrences) or in a
+segment memory.
 
-A cache holds all earlier tokens: their sums are kept here as long as it lives, and generation goes on where it stopped.
+A cache stands for all earlier tokens: their sums are kept here as long as it lives, and generation goes on where it
+stopped.
 A segment memory (models.SegmentMemory) holds a window: the summands of its tokens are kept in it, in `means`.
 """
 
@@ -11,18 +13,20 @@ from itertools import chain, count
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
 
 from depthscope.errors import UsageError
 from depthscope.interventions.means import Running
+from depthscope.traces.caches import cache_in, is_cache, is_filled, is_segment_memory, length_held, tensors_held
 from depthscope.traces.installed import fixes_in
 
 Sums = list[list[Running]]  # of one sequence: for every call of a remedy in a forward pass, its running sums
-NAMES = ("past_key_values", "cache")  # how models call a cache among their arguments
+WINDOWS = ("mems",)  # arguments that hold the last tokens alone, as they entered the blocks
 
 
 class _Kept(NamedTuple):
     sums: Sums
-    keys: Any  # a weak reference to the first layer's keys as the pass left them
+    left: tuple[Any, int | None]  # a weak reference to the first tensor in the cache, and its version, as left
 
 
 class Memory:
@@ -33,7 +37,7 @@ class Memory:
 
     def __init__(self, name: str, blocks: int, shared: bool) -> None:
         self.name, self.blocks, self.shared = name, blocks, shared
-        self._kept: weakref.WeakKeyDictionary[Any, _Kept] = weakref.WeakKeyDictionary()
+        self._kept: WeakIdKeyDictionary = WeakIdKeyDictionary()  # what stands for a cache -> _Kept
 
     def recall(self, given: tuple, arguments: Mapping[str, Any], remedy: Any) -> Sums | None:
         """The sums of the tokens in the cache or memory among the arguments of a pass; None when there are none.
@@ -48,18 +52,25 @@ class Memory:
         segments = segments_in(given)
         if segments is not None:
             return self._of_segments(segments, remedy)
-        cache = cache_in(arguments)
-        if cache is None or (_is_cache(cache) and not tokens_in(arguments)):
+        if any(next(tensors_held(arguments.get(name)), None) is not None for name in WINDOWS):
+            raise UsageError(
+                f"{remedy} must see the whole sequence; a part of it is in {', '.join(WINDOWS)}. Give the whole text, "
+                "and no memory."
+            )
+        if not continues(arguments):
             return None
-        kept = self._kept.get(cache) if _is_cache(cache) else None
+        cache = cache_in(arguments)
+        anchor = anchor_of(cache)
+        kept = None if anchor is None else self._kept.get(anchor)
         if kept is None or not any(kept.sums):
             raise UsageError(
-                f"{remedy} must see the whole sequence; a part of it is in a key-value cache"
+                f"{remedy} must see the whole sequence; a part of it is in a key-value cache or state"
                 f"{'' if kept else ' that was filled without it'}. Pass use_cache=False."
             )
-        if kept.keys() is not _keys(cache):  # by identity: every change but an update makes new keys
+        first, version = _left(cache)
+        if kept.left[0]() is not first() or kept.left[1] != version:
             raise UsageError(
-                f"{remedy} keeps sums beside the key-value cache; the cache was reordered, cropped or moved "
+                f"{remedy} keeps sums beside the key-value cache or state; it was reordered, cropped or moved "
                 "since (beam search, assisted generation). Pass use_cache=False, or generate without beams."
             )
         return kept.sums
@@ -105,23 +116,47 @@ class Memory:
         for memory in filter(is_segment_memory, parts):
             self._refuse_sharing()
             memory.means[self.name] = [[_summands(mean, memory) for mean in call] for call in sums]
-        cache = next((c for c in (arguments.get("past_key_values"), *parts) if _is_cache(c)), None)
-        keys = None if cache is None else _keys(cache)
-        if keys is None:
+        cache = _returned(output)
+        anchor = anchor_of(cache_in(arguments) if cache is None else cache)
+        if anchor is None:
             return None
-        self._kept[cache] = _Kept(sums, weakref.ref(keys))
-        return cache
+        self._kept[anchor] = _Kept(sums, _left(cache_in(arguments) if cache is None else cache))
+        return anchor
 
 
-def cache_in(arguments: Mapping[str, Any]) -> Any:
-    """The cache among the arguments of a pass, or None."""
-    return next((arguments[name] for name in NAMES if arguments.get(name) is not None), None)
+def continues(arguments: Mapping[str, Any]) -> bool:
+    """Whether a pass goes on after tokens that are in a cache among its arguments."""
+    cache = cache_in(arguments)
+    return cache is not None and (not is_cache(cache) or is_filled(cache))
+
+
+def anchor_of(cache: Any) -> Any:
+    """What a cache is known by from pass to pass: itself, or the first tensor of a list, which is made anew each time.
+
+    None for an empty one, and for a record of which nobody knows how it goes on.
+    """
+    first = next(tensors_held(cache), None) if is_cache(cache) or isinstance(cache, list | tuple) else None
+    return None if first is None else cache if is_cache(cache) else first
+
+
+def _left(cache: Any) -> tuple[Any, int | None]:
+    """By which a change of a cache from outside is told: whoever reorders or crops it makes or writes other tensors."""
+    first = next(tensors_held(cache))
+    return weakref.ref(first), None if first.is_inference() else first._version
+
+
+def _returned(output: Any) -> Any:
+    """The cache that a pass gave back, by its name or as a part of a tuple."""
+    if isinstance(output, tuple):
+        return next(filter(is_cache, output), None)
+    named = output if isinstance(output, Mapping) else vars(output) if hasattr(output, "__dict__") else {}
+    return cache_in(named)
 
 
 def tokens_in(arguments: Mapping[str, Any]) -> int:
-    """How many tokens the cache among the arguments holds."""
+    """How many tokens the cache among the arguments says it holds; states of recurrences do not say."""
     cache = cache_in(arguments)
-    return int(cache.get_seq_length()) if _is_cache(cache) else 0
+    return 0 if cache is None else length_held(cache)
 
 
 def name_in(model: nn.Module, remedy: str, at: str) -> str:
@@ -158,23 +193,7 @@ def segments_in(given: tuple) -> Any:
     return next(filter(is_segment_memory, given), None)
 
 
-def is_segment_memory(value: Any) -> bool:
-    """Whether this is a models.SegmentMemory, which cannot be imported from here."""
-    return hasattr(value, "means") and hasattr(value, "length")
-
-
 def without_segments(args: tuple, kwargs: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
     """The arguments of a pass at the start of a text, where there are as many queries as keys."""
     given = {name: None if is_segment_memory(value) else value for name, value in kwargs.items()}
     return tuple(None if is_segment_memory(value) else value for value in args), given
-
-
-def _is_cache(value: Any) -> bool:
-    """Whether this is a key-value cache of transformers."""
-    return hasattr(value, "get_seq_length")
-
-
-def _keys(cache: Any) -> Any:
-    own = getattr(cache, "self_attention_cache", cache)  # of an encoder-decoder's two
-    layers = getattr(own, "layers", None)
-    return getattr(layers[0], "keys", None) if layers else None

@@ -8,38 +8,40 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.errors import MaskError
 from depthscope.interventions.means import Stretch
 from depthscope.interventions.memory import Sums
+from depthscope.interventions.pass_padding import Known, PassPadding
+from depthscope.traces.whose_padding import Padding
 
 
 @dataclass
 class Pass:
-    """One forward pass: its mask (B, n), the sums of the tokens before it, and which blocks ran and were remedied."""
+    """One forward pass: its padding, the sums of the tokens before it, and which blocks ran and were remedied."""
 
-    mask: Tensor | None = None
+    padding: PassPadding = field(default_factory=lambda: Known(None))
     past: Sums | None = None  # None at the start of a sequence
     cached: int = 0  # tokens in the key-value cache
     window: int = 0  # the most tokens that a segment memory may hold
     arguments: dict[str, Any] = field(default_factory=dict)
     sums: Sums = field(default_factory=list)
+    told: dict[tuple[int, int], Padding] = field(default_factory=dict)
     entered: set[str] = field(default_factory=set)
     fired: set[str] = field(default_factory=set)
     paths: ExitStack = field(default_factory=ExitStack)
     thread: int = field(default_factory=threading.get_ident)
     has_gradients: bool = field(default_factory=torch.is_grad_enabled)
 
-    def mask_of(self, X: Tensor) -> Tensor | None:
-        """The mask (B, n) of the tokens X (B, n, d), which come after those in the cache."""
-        mask, n = self.mask, X.shape[-2]
-        if mask is not None and mask.shape[-1] > n:
-            mask = mask[:, self.cached : self.cached + n]
-        if mask is not None and tuple(mask.shape) != tuple(X.shape[:-1]):
-            raise MaskError(
-                f"the padding mask must have one entry for each token, {tuple(X.shape[:-1])}; "
-                f"got {tuple(mask.shape)}. Give sequences of equal length."
-            )
-        return mask
+    def padding_of(self, X: Tensor) -> Padding:
+        """The mask (B, n) of the tokens X (B, n, d), which come after those in the cache; told once for each length."""
+        shape = X.shape[0], X.shape[-2]
+        if shape not in self.told:
+            named = self.padding.named
+            if self.past is not None and named is not None and named.shape[-1] > shape[1]:
+                first = self.cached or named.shape[-1] - shape[1]  # a state does not say how many came before
+                self.told[shape] = Known(named[:, first : first + shape[1]]).of(shape)
+            else:
+                self.told[shape] = self.padding.of(shape)
+        return self.told[shape]
 
     def stretch(self, mask: Tensor | None, group: Any) -> Stretch:
         """The tokens at hand in the next call of the remedy, whose mask this is."""

@@ -106,8 +106,23 @@ def hugging_face(name: str, sizes: Sizes, text: str | None) -> tuple[nn.Module, 
         raise UsageError(
             f"{name}: --text needs the model's tokenizer in the same place; {type(error).__name__}."
         ) from error
-    ids = tokenizer(read_text(text), return_tensors="pt").input_ids[0]
-    return model, _rows(ids, sizes)
+    return model, _rows(known_ids(tokenizer, text, name), sizes)
+
+
+def known_ids(tokenizer: Any, path: str, name: str) -> torch.Tensor:
+    """The ids of a text; an error where none of them stands for a part of it.
+
+    A folder without the tokenizer's files gives a tokenizer without words, which says "unknown" to all of them.
+    """
+    ids = tokenizer(read_text(path)).input_ids
+    known = set(ids) - set(tokenizer.all_special_ids)  # the unknown token is one of them
+    if not any(tokenizer.decode([one]).strip() for one in known):  # a space between words is no word
+        raise UsageError(
+            f"{name}: --text must become tokens that the model knows; all {len(ids)} of {path!r} are unknown to its "
+            "tokenizer. Put the tokenizer into the same place, with tokenizer.save_pretrained(folder); leave --text "
+            "out for random tokens; or give ids by --inputs package.module:function."
+        )
+    return torch.tensor(ids, dtype=torch.long)
 
 
 def text_ids(path: str, model: Any, sizes: Sizes) -> torch.Tensor:

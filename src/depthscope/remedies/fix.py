@@ -1,19 +1,21 @@
 """fix_: a remedy put into a model at a named site, in place and undoable."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
-from depthscope.errors import UnknownNameError, UsageError, said_by
+from depthscope.errors import MaskError, UnknownNameError, UsageError, said_by
 from depthscope.interventions.handle import Handle
-from depthscope.interventions.memory import Memory, most_remembered, name_in, tokens_in, without_segments
+from depthscope.interventions.memory import Memory, continues, most_remembered, name_in, tokens_in, without_segments
+from depthscope.interventions.pass_padding import Watching
 from depthscope.interventions.passes import Pass
 from depthscope.interventions.sites import Site
 from depthscope.registry import unknown
 from depthscope.remedies.attention_remedy import AttentionRemedy
 from depthscope.remedies.described import rebuilt
 from depthscope.remedies.forms import Forms
+from depthscope.remedies.paddings import Paddings
 from depthscope.remedies.placement import placed
 from depthscope.remedies.remedy import Remedy
 from depthscope.remedies.sites import site_of
@@ -21,9 +23,9 @@ from depthscope.remedies.value_remedy import ValueRemedy
 from depthscope.remedies.weight_remedy import WeightRemedy
 from depthscope.traces.attention import Hidden
 from depthscope.traces.entry import Entry, enter
-from depthscope.traces.inputs import named_arguments, padding_in
+from depthscope.traces.inputs import named_arguments
 from depthscope.traces.spans import Span
-from depthscope.traces.watcher import unwatched
+from depthscope.traces.watcher import Watcher, unwatched
 
 TOKEN_SITES = ("block_in", "attn_in", "sa_out", "sa_sum", "ffn_in", "ffn_sum", "block_out")
 # sites that only one kind of remedy can act at
@@ -37,11 +39,14 @@ class Fix(Handle):
 
     called = "fix_"
 
-    def __init__(self, entry: Entry, remedy: nn.Module, at: str, blocks: list[str], causal: str, group: Any) -> None:
+    def __init__(
+        self, entry: Entry, remedy: nn.Module, at: str, blocks: list[str], causal: str, group: Any, mask: Any
+    ) -> None:
         self.at, self.causal, self.group = at, causal, group
         self.copies = placed(entry.model, remedy, at, blocks)
         self.memory = Memory(name_in(entry.model, type(remedy).__name__, at), len(blocks), group is not None)
         self.forms = Forms(self)
+        self.padding = Paddings(self, mask)
         self._padded = False  # whether the last pass had padding
         super().__init__(entry, blocks)
 
@@ -73,7 +78,7 @@ class Fix(Handle):
     def hidden(self) -> Hidden:
         """What no query sees in the pass that runs: the future, where the stream was seen to be causal; padding."""
         stream = self.forms.stream
-        return Hidden(stream is not None and stream.kind == "causal", self._pass.mask if self._pass else None)
+        return Hidden(stream is not None and stream.kind == "causal", self._pass.padding.named if self._pass else None)
 
     @property
     def may_run_again(self) -> bool:
@@ -116,14 +121,19 @@ class Fix(Handle):
         given, arguments = (*args, *kwargs.values()), named_arguments(self.model, args, kwargs)[0]
         past = self.memory.recall(given, arguments, self.remedy) if self.remembers else None
         self.prepare(args, kwargs)
-        mask = padding_in(self.model, args, kwargs, self.blocks)
-        if self.group is None and mask is not None and bool(mask.all()):
-            mask = None
-        self._padded = mask is not None
-        found = Pass(mask, past, tokens_in(arguments), most_remembered(self.model), arguments)
+        self._padded, cached = False, tokens_in(arguments)
+        padding = self.padding.of_pass(args, kwargs, continues(arguments))
+        found = Pass(padding, past, cached, most_remembered(self.model), arguments)
+        if isinstance(padding, Watching) and not self.is_off:
+            found.paths.enter_context(Watcher(padding))
         if not self.is_off:
             found.paths.enter_context(self.memory.taken(given))
         return found
+
+    def enters(self, block: str) -> None:
+        super().enters(block)
+        if self._pass is not None:
+            self._pass.padding.begins()
 
     def ended(self, done: Pass, output: Any) -> None:
         cache = self.memory.keep(done.arguments, output, done.sums)
@@ -141,7 +151,7 @@ class Fix(Handle):
         self.fires(block)
         now = self._pass or Pass()
         X = tokens.transpose(0, 1) if self.time_first else tokens
-        mask, remedy = now.mask_of(X), self.copies[block]
+        mask, remedy = self._mask_of(X, now), self.copies[block]
         with unwatched():
             if isinstance(remedy, Remedy):
                 stretch = now.stretch(mask, self.group)
@@ -154,6 +164,17 @@ class Fix(Handle):
             self.on_change(tokens, new)
         return new
 
+    def _mask_of(self, X: Tensor, now: Pass) -> Tensor | None:
+        """The mask (B, n) of the tokens at hand, None where all count."""
+        found = now.padding_of(X)
+        if found.note and found.note not in self.notes:
+            self.notes.append(found.note)
+        mask = found.mask
+        if self.group is None and mask is not None and bool(mask.all()):
+            mask = None
+        self._padded |= mask is not None
+        return mask
+
 
 @said_by("fix_")
 def fix_(
@@ -164,6 +185,7 @@ def fix_(
     blocks: str | Iterable[str] | None = None,
     causal: str = "auto",
     group: Any = None,
+    mask: Tensor | Callable[..., Tensor] | None = None,
 ) -> Fix:
     """Put a remedy into every block of a model, in place.
 
@@ -175,6 +197,9 @@ def fix_(
     leaks with the remedy in place, and does not without, is an error; "leak" insists on the remedy as it is, and every
     result is labelled.
     group: the torch.distributed group whose processes hold the parts of each sequence, in the order of their ranks.
+
+    mask (B, n): 1 for tokens, 0 for padding, or a function of the model's arguments that returns it. By default the
+    attention_mask among the arguments, and what attention never looks at: padding that the model finds by itself.
 
     Returns a handle: handle.undo(), or use it as a context; handle.describe() is data that fix_ takes in place of a
     remedy. A remedy that learns has one copy for each block, among the model's parameters: fix first, then build the
@@ -198,4 +223,9 @@ def fix_(
     if causal not in CAUSAL:
         raise UnknownNameError(unknown("choice of causal", causal, CAUSAL))
     entry = enter(model, blocks=blocks)
-    return Fix(entry, remedy, site, entry.names(), causal, group)
+    if mask is not None and not (isinstance(mask, Tensor) or callable(mask)):
+        raise MaskError(
+            "mask must be a tensor (B, n), 1 for a token and 0 for padding, or a function of the model's arguments "
+            f"that returns one; got {type(mask).__name__}."
+        )
+    return Fix(entry, remedy, site, entry.names(), causal, group, mask)

@@ -4,20 +4,21 @@ Causality is behaviour (traces/causality.py). What is tried is the plain model, 
 with the remedy in place: what neither mask nor declaration tells is seen there.
 """
 
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from depthscope.errors import CausalLeakError
-from depthscope.interventions.memory import cache_in, tokens_in
+from depthscope.interventions.memory import anchor_of, continues
 from depthscope.traces.beginning import tried_at_the_beginning
+from depthscope.traces.caches import cache_in
 from depthscope.traces.causality import Causality, causality, known_causality, places_of, rows_to_try, trial_of
 from depthscope.traces.entry import run_model
-from depthscope.traces.inputs import named_arguments, padding_in
+from depthscope.traces.inputs import named_arguments
 from depthscope.traces.signature import length_of, signature_of
 from depthscope.traces.trial import Trial
 
@@ -43,19 +44,18 @@ class Forms:
         self.trying = False  # a pass of ours is running
         self.used: set[str] = set()
         self._found: dict[tuple, Form] = {}
-        self._begun: weakref.WeakKeyDictionary[Any, Form] = weakref.WeakKeyDictionary()
+        self._begun: WeakIdKeyDictionary = WeakIdKeyDictionary()  # what stands for a cache -> Form
 
     def settle(self, args: tuple, kwargs: dict[str, Any], axis: int) -> None:
         """Take the form for a pass with these arguments; try the model when it is called like this the first time."""
         if self.fix.is_off:
             return
         named = named_arguments(self.fix.model, args, kwargs)[0]
-        cache = cache_in(named)
-        if tokens_in(named):
+        if continues(named):
             if self.now is None:
-                self._need(Causality("unknown", "a part of the tokens is in a key-value cache"))
+                self._need(Causality("unknown", "a part of the tokens is in a cache"))
                 return
-            self.take(self._begun.get(cache, self.now))  # the rest of a sequence: what its beginning was settled as
+            self.take(self._begun.get(anchor_of(cache_in(named)), self.now))  # the rest of a sequence: what its beginning was settled as
             return
         key = signature_of(self.fix.model, args, kwargs)
         if key not in self._found or not self._holds(key, length_of(args, kwargs, axis)):
@@ -82,7 +82,7 @@ class Forms:
 
     def _settled(self, args: tuple, kwargs: dict[str, Any], axis: int, key: tuple) -> Form:
         fix, model = self.fix, self.fix.model
-        mask = padding_in(model, args, kwargs, fix.blocks)
+        mask = fix.padding.before(args, kwargs, axis)
         begun = tried_at_the_beginning(model, key, fix.blocks, axis, args, kwargs, mask)
         if begun is not None:
             stream, args, kwargs, mask = begun.stream, begun.args, begun.kwargs, begun.mask
@@ -131,7 +131,7 @@ class Forms:
         ways = [{"hold": hold} for hold in ({False, stream.held})]  # content alone, and all that flows
         for blocks, row, cut in cuts:
             for way in ways:
-                with self._tried():
+                with self._tried(mask, row):
                     trial = trial_of(fix.model, blocks, axis, args, kwargs, row, fix=fix, **way)
                     places = places_of(trial, mask, row)
                     at = len(places) // 2 if cut is None else cut
@@ -145,13 +145,14 @@ class Forms:
         return None
 
     @contextmanager
-    def _tried(self) -> Iterator[None]:
-        """While the model runs for us, nobody is told, and nothing is counted."""
+    def _tried(self, mask: Tensor | None, row: int) -> Iterator[None]:
+        """While the model runs for us, nobody is told, and nothing is counted. mask: of the tokens that are tried."""
         fix = self.fix
         before, self.trying = (fix.fired, fix.on_change), True
         fix.on_change = None
         try:
-            yield
+            with fix.padding.on_trial(mask, row):
+                yield
         finally:
             self.trying = False
             fix.fired, fix.on_change = before

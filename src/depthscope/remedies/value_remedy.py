@@ -11,8 +11,9 @@ from depthscope.circuits.weights import HeadWeights, read_weights
 from depthscope.errors import DepthscopeError, HookError, UsageError
 from depthscope.remedies.remedy import Remedy
 from depthscope.remedies.weight_remedy import Matrix, matrices
+from depthscope.traces.caches import is_cache
 from depthscope.traces.inputs import named_arguments
-from depthscope.traces.survey import hooks_away, is_cache
+from depthscope.traces.survey import hooks_away
 
 ALIKE = 0.99  # cosine of a vector that was read with one of a matrix that holds it; half precision reads to 3 digits
 

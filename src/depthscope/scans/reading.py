@@ -32,7 +32,7 @@ class Reading:
     ) -> None:
         self.log, self.blocks, self.pattern, self.stream = log, found.blocks, found.pattern, found.stream
         self.anatomies, self.ending, self.gradients = anatomies, ending, gradients
-        self.step_metrics = step_metrics
+        self.step_metrics, self.mask = step_metrics, mask
         self.notes = list(found.notes)
         self.without_dropout: list[StateNumbers] | None = None  # the states of a second run, where dropout was on
         self.causal: bool | None = None  # where attention was looked at

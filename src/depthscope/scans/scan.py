@@ -12,6 +12,7 @@ from depthscope.errors import BlocksNotFoundError, UsageError, said_by
 from depthscope.registry import TABLES, lookup
 from depthscope.scans.assemble import assemble
 from depthscope.scans.direction import causal_in
+from depthscope.scans.padded import is_same_mask, padding_seen
 from depthscope.scans.positions import check_positions, metric_called
 from depthscope.scans.readers import AttentionReader, StateReader
 from depthscope.scans.reading import Reading
@@ -29,6 +30,7 @@ from depthscope.traces.streams import Stream, frames_of, stream_called, streams_
 from depthscope.traces.token_axis import Frames, axis_of_shorter
 from depthscope.traces.untouched import untouched
 from depthscope.traces.watcher import Watcher
+from depthscope.traces.whose_padding import Padding
 
 
 @said_by("scan")
@@ -123,10 +125,11 @@ class Settings:
                 readings = self._run(model, batch, Frames(square_axis=0))
             elif not square and axis not in (0, None):  # windows as long as the batch look like time-first sequences
                 readings = self._run(model, batch, Frames(batch_first=True))
-        if main.log.dropout:
-            self._add_without_dropout(model, batch, readings)
-        for reading in readings:
-            reading.causal = causal_in(model, batch, reading)
+        for number, reading in enumerate(readings):
+            masked = replace(batch, mask=reading.mask, said="attention")
+            if reading.log.dropout:
+                self._add_without_dropout(model, masked, number, reading)
+            reading.causal = causal_in(model, masked, reading)
         return readings
 
     def _axis_in(self, model: nn.Module, batch: Batch) -> int | None:
@@ -143,25 +146,41 @@ class Settings:
         axes = {frames.axis_of(shape) for shape in shapes}
         return axes.pop() if len(axes) == 1 else None
 
-    def _add_without_dropout(self, model: nn.Module, batch: Batch, readings: list[Reading]) -> None:
+    def _add_without_dropout(self, model: nn.Module, batch: Batch, number: int, reading: Reading) -> None:
         """Once more with dropout silent: its noise counts as diversity, and hides a vector that has vanished."""
-        before = readings[0].log.frames
+        before = reading.log.frames
         frames = Frames(square_axis=before.square_axis, batch_first=before.batch_first)
         states = [lookup("metric", name) for name in JUDGED]
-        log, found = self._found(model, batch, frames, states=states, quiet=True)[:2]
-        for reading, other in zip(readings, found, strict=True):
-            ends = (other.blocks[0].source, *(b.result for b in other.blocks))
-            reading.without_dropout = [state.numbers for state in ends]
-            reading.vanished = vanished(log, other.blocks[-1])
+        log, found, _ = self._found(model, batch, frames, states=states, quiet=True)
+        blocks = found[number].blocks
+        reading.without_dropout = [state.numbers for state in (blocks[0].source, *(b.result for b in blocks))]
+        reading.vanished = vanished(log, blocks[-1])
 
     def _run(self, model: nn.Module, batch: Batch, frames: Frames) -> list[Reading]:
-        log, found, gradients = self._found(model, batch, frames, states=self.of_kind("state"), quiet=False)
+        """The readings of all streams, each with the padding that its attention shows."""
+        log, found, gradients = self._measured(model, batch, frames)
         readings = []
-        for one in found:
-            anatomies = [dissect(log, block) for block in one.blocks]
-            ending = final_norm(log, one.blocks[-1])
-            readings.append(Reading(log, one, anatomies, ending, batch.mask, gradients, self.of_kind("step")))
+        for number, one in enumerate(found):
+            source = one.blocks[0].source
+            elsewhere = batch.said == "mask=" and len(found) > 1 and tuple(batch.mask.shape)[-1:] != (source.tokens,)
+            padding = Padding(None) if elsewhere else padding_seen(model, log, one.blocks, batch)
+            if is_same_mask(padding.mask, batch.mask):
+                reading = self._read(log, one, batch, gradients)
+            else:
+                masked = replace(batch, mask=padding.mask, said="attention")
+                own, blocks, _ = self._measured(model, masked, frames)
+                reading = self._read(own, blocks[number], masked, gradients)
+            reading.notes += [padding.note] if padding.note else []
+            readings.append(reading)
         return readings
+
+    def _measured(self, model: nn.Module, batch: Batch, frames: Frames) -> tuple[Log, list[Found], dict[str, float]]:
+        return self._found(model, batch, frames, states=self.of_kind("state"), quiet=False)
+
+    def _read(self, log: Log, found: Found, batch: Batch, gradients: dict[str, float]) -> Reading:
+        anatomies = [dissect(log, block) for block in found.blocks]
+        ending = final_norm(log, found.blocks[-1])
+        return Reading(log, found, anatomies, ending, batch.mask, gradients, self.of_kind("step"))
 
     def _streams(self, model: nn.Module, log: Log) -> list[Stream]:
         return streams_of(log.flow, model, None if self.blocks is None else candidates(model, self.blocks))

@@ -1,7 +1,7 @@
 """The one way into every verb: a model out of its wrappers, its inputs in batches, the blocks that were named."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -9,10 +9,12 @@ from torch import nn
 
 from depthscope.errors import DepthscopeError, ForwardError, HookError, UsageError
 from depthscope.traces.blocks import blocks_by_name
+from depthscope.traces.caches import is_cache
+from depthscope.traces.glance import glance
 from depthscope.traces.inputs import Batch, batches
 from depthscope.traces.installed import prepare_fixes
 from depthscope.traces.padding import check_sense
-from depthscope.traces.survey import Survey, is_cache, survey
+from depthscope.traces.survey import Survey, survey
 from depthscope.traces.untouched import untouched
 
 WRAPPED = ("_orig_mod", "module", "_fsdp_wrapped_module")  # names under which wrappers keep their model
@@ -70,6 +72,16 @@ class Entry:
                 "Pass blocks= with modules that are called."
             )
         return found
+
+    def padded(self, batch: Batch, axis: int) -> Batch:
+        """The batch with the mask (B, n) of the tokens that its blocks see: mask=, else what a glance shows.
+
+        axis: of the tokens.
+        """
+        if batch.said == "mask=":
+            return batch
+        seen = self.run(lambda: glance(self.model, self.names(), axis, batch.args, batch.kwargs))
+        return replace(batch, mask=seen.padding(batch.mask).mask)
 
     def run(self, call: Callable[[], Any]) -> Any:
         """Run the model; what it raises by itself is told as the model's own failure."""

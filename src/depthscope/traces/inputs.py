@@ -15,11 +15,15 @@ TORCH_NAMES = {"src_key_padding_mask", "tgt_key_padding_mask", "key_padding_mask
 
 @dataclass(frozen=True)
 class Batch:
-    """Arguments of one forward pass and mask (B, n), True where a token counts, or None."""
+    """Arguments of one forward pass and mask (B, n), True where a token counts, or None.
+
+    said: who says so: "mask=", which nobody doubts, or "inputs", among which the mask was found.
+    """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     mask: Tensor | None
+    said: str = "inputs"
 
     def run(self, model: Callable[..., Any]) -> Any:
         """Call the model on copies of the tensors: what it writes into them, the next pass must not see."""
@@ -71,7 +75,9 @@ def batches(model: nn.Module, inputs: Any, mask: Any = None, blocks: Iterable[st
 def _batch(model: nn.Module, item: Tensor | tuple | Mapping, mask: Tensor | None, blocks: Iterable[str]) -> Batch:
     kwargs = dict(item) if isinstance(item, Mapping) else {}
     args: tuple = (item,) if isinstance(item, Tensor) else () if isinstance(item, Mapping) else tuple(item)
-    return Batch(args, kwargs, mask if mask is not None else padding_in(model, args, kwargs, blocks))
+    if mask is not None:
+        return Batch(args, kwargs, mask, said="mask=")
+    return Batch(args, kwargs, padding_in(model, args, kwargs, blocks))
 
 
 def fresh(args: tuple, kwargs: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
@@ -113,14 +119,23 @@ def named_arguments(model: nn.Module, args: tuple, kwargs: Mapping[str, Any]) ->
         return named, ()
 
 
+def arguments_inside(model: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a forward pass by name, and what records among them (a dict, a dataclass) hold by name."""
+    named = named_arguments(model, args, kwargs)[0]
+    return {name: value for record in named.values() for name, value in _entries(record).items()} | named
+
+
 def padding_in(model: nn.Module, args: tuple, kwargs: Mapping[str, Any], blocks: Iterable[str] = ()) -> Tensor | None:
     """The padding mask (B, n) among the arguments of a model, by name, as True for tokens; None when there is none.
 
     attention_mask (Hugging Face) and mask (x-transformers) mark tokens; src_key_padding_mask, key_padding_mask, and
     tgt_key_padding_mask for a decoder (torch) mark padding. Where torch's names exist, `mask` is a mask of scores and
     not of padding. For blocks of a decoder beside an encoder it is decoder_attention_mask or tgt_key_padding_mask.
+    Arguments that hold others by name (a dict, a BatchEncoding, a dataclass) are looked into.
     """
-    named, known = named_arguments(model, args, kwargs)
+    known = named_arguments(model, args, kwargs)[1]
+    named = arguments_inside(model, args, kwargs)
+    known = {*known, *named}
     in_decoder = any("decoder" in path for path in blocks)
     if "decoder_attention_mask" in known and in_decoder:
         return _tokens_of(named.get("decoder_attention_mask"))
@@ -138,6 +153,13 @@ def padding_in(model: nn.Module, args: tuple, kwargs: Mapping[str, Any], blocks:
         if found is not None and found.shape[0] == found.shape[1] > 1 and not bool(found.triu(1).any()):
             return None  # a causal mask of scores
     return found
+
+
+def _entries(value: Any) -> Mapping[str, Any]:
+    """What an argument holds by name; nothing where it is no record."""
+    if isinstance(value, Mapping):
+        return {name: entry for name, entry in value.items() if isinstance(name, str)}
+    return vars(value) if is_dataclass(value) and not isinstance(value, type) else {}
 
 
 def _not_padding(mask: Any) -> Tensor | None:

@@ -7,6 +7,7 @@ from typing import Any
 from depthscope.traces.flow import Flow
 from depthscope.traces.token_axis import Frames
 from depthscope.traces.tokens import Layout
+from depthscope.traces.unseen_keys import KeysMet
 
 
 @dataclass(eq=False)
@@ -96,5 +97,6 @@ class Log:
     matrices: list[int] = field(default_factory=list)  # when tokens were multiplied by weights
     head_inputs: list[HeadInput] = field(default_factory=list)
     frames: Frames = field(default_factory=Frames)
+    keys: KeysMet = field(default_factory=KeysMet)  # that self-attention leaves unseen, in windows too
     other_attention: int = 0  # attention that does not fit the tokens: over a memory, or between sequences
     dropout: bool = False

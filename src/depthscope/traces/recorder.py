@@ -335,6 +335,7 @@ class Recorder:
     def _attention(self, seen: AttentionSeen, result: Any) -> None:
         """Attention was seen in the function that gave this result."""
         self.log.flow.attends(result, Sizes(seen.front, seen.queries, seen.keys))
+        self.log.keys.add(self._tick(), seen)
         self._lineage.begin(result)
         tokens, reads_memory, node = self.states.latest, self._reads_memory, self.log.flow.find(result)
         self._reads_memory = False

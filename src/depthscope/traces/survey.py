@@ -13,6 +13,7 @@ from torch import nn
 
 from depthscope.errors import ForwardError, UsageError
 from depthscope.traces.blocks import candidates, find_blocks
+from depthscope.traces.caches import is_cache
 from depthscope.traces.flow import Flow
 from depthscope.traces.inputs import fresh
 from depthscope.traces.log import Log
@@ -148,11 +149,6 @@ class _Nothing:
 
     followed = True
     whole = True
-
-
-def is_cache(value: Any) -> bool:
-    """Whether a value is a key-value cache of Hugging Face, which every pass makes longer."""
-    return hasattr(value, "get_seq_length")
 
 
 def _is_called(model: nn.Module, path: str) -> bool:

@@ -13,12 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from depthscope.traces.caches import is_cache
 from depthscope.traces.identity import Known
 from depthscope.traces.inputs import fresh
 from depthscope.traces.operations import Operation
 from depthscope.traces.slow_path import slow_path
-from depthscope.traces.survey import called_parts, hooks_away, is_cache
 from depthscope.traces.places import tokens_gave, tokens_given
+from depthscope.traces.survey import called_parts, hooks_away
 from depthscope.traces.tokens import replaced
 from depthscope.traces.untouched import untouched
 from depthscope.traces.watcher import Watched, Watcher, unwatched
@@ -106,7 +107,7 @@ class Trial:
             if "torch._dynamo" in sys.modules:  # loaded by whoever compiles, and slow to load
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(slow_path())
-            args, kwargs = fresh(*_uncached(self.args, self.kwargs))
+            args, kwargs = fresh(*uncached(self.args, self.kwargs))
             stack.enter_context(Watcher(listener))
             (self.model.forward if self.fix is None else self.model)(*args, **kwargs)
         return listener.states
@@ -214,7 +215,7 @@ def changed_tokens(tokens: Tensor, axis: int, changed: Sequence[int]) -> Tensor:
     return new
 
 
-def _uncached(args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+def uncached(args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
     """Arguments with copies of the key-value caches among them, which every pass makes longer."""
 
     def own(value: Any) -> Any:

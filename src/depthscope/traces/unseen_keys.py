@@ -1,0 +1,110 @@
+"""Which keys attention never looks at: padding, whoever made its mask and whatever it is called.
+
+A key is unseen when no query of its sequence gives it any weight. A mask closes the same keys in every head, so heads
+that disagree do not show padding but attention that is sparse by content. Queries that are padding themselves may have
+nothing left to see, and then weigh all keys alike: they are not asked.
+
+A causal query sees itself, so that the last key of a causal sequence is seen by the last query, and is no padding.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from depthscope.traces.attention import AttentionSeen, within_reach
+
+NO_WEIGHT = 1e-30  # what a softmax leaves of a score that a mask has closed
+
+
+@dataclass(frozen=True, eq=False)
+class KeysUnseen:
+    """What one self-attention leaves unseen, (front, .., n): sequences or sequences times heads, perhaps 1 for all."""
+
+    order: int
+    unseen: Tensor
+
+    def by_sequence(self, batch: int, n: int) -> Tensor | None:
+        """(B, n), True for unseen keys; None where this attention works on other tokens."""
+        found = self.unseen
+        if found.shape[-1] != n or (found.shape[0] != 1 and found.shape[0] % batch):
+            return None
+        found = found.reshape(1 if found.shape[0] == 1 else batch, -1, n)
+        alike = bool((found == found[:, :1]).all())
+        found = found[:, 0] if alike else torch.zeros_like(found[:, 0])
+        found = found & ~found.all(-1, keepdim=True)  # a sequence of padding alone tells nothing
+        return found.expand(batch, n)
+
+
+@dataclass
+class KeysMet:
+    """The self-attentions of one pass, in order."""
+
+    found: list[KeysUnseen] = field(default_factory=list)
+
+    def add(self, order: int, seen: AttentionSeen) -> None:
+        """Read off what an attention that just ran leaves unseen; nothing is told by cross-attention."""
+        if seen.queries != seen.keys or seen.keys < 2:
+            return
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            unseen = _of_pattern(seen.P) if seen.P is not None else _of_mask(seen)
+        self.found.append(KeysUnseen(order, unseen))
+
+
+def agreed(found: list[KeysUnseen], batch: int, n: int) -> Tensor | None:
+    """(B, n), True for keys that every one of these attentions leaves unseen, where they agree; None if there is none.
+
+    Attentions that leave different keys unseen choose by content: then all keys count as seen.
+    """
+    each = [unseen for one in found if (unseen := one.by_sequence(batch, n)) is not None]
+    if not each:
+        return None
+    alike = all(torch.equal(unseen, each[0]) for unseen in each[1:])
+    return each[0] if alike else torch.zeros_like(each[0])
+
+
+def _of_mask(seen: AttentionSeen) -> Tensor:
+    """By the mask or bias of scaled_dot_product_attention; nothing is unseen where there is none."""
+    bias, q, n = seen.bias, seen.q, seen.keys
+    if bias is None or q is None or seen.causal:
+        return torch.zeros(1, 1, n, dtype=torch.bool, device=None if q is None else q.device)
+    while bias.ndim < q.ndim:
+        bias = bias.unsqueeze(0)
+    may_see = (bias if bias.dtype == torch.bool else within_reach(bias)).expand(*bias.shape[:-1], n)
+    return _unseen(may_see, may_see.all(-1))
+
+
+def _of_pattern(P: Tensor) -> Tensor:
+    """By the weights P (.., n, n) themselves."""
+    most = P.amax(-2)
+    if bool(most.isnan().any()):  # of queries that see nothing
+        P = P.nan_to_num(0.0)
+        most = P.amax(-2)
+    alike = P.amax(-1) == P.amin(-1)
+    alone = P.diagonal(dim1=-2, dim2=-1) >= 1.0
+    if not bool((alike | alone).any()):
+        return most <= NO_WEIGHT
+    return _unseen(P > NO_WEIGHT, alike)
+
+
+def _unseen(may_see: Tensor, blind: Tensor) -> Tensor:
+    """Keys (.., n) that no query sees but, perhaps, their own, which sees nothing else; may_see (.., n or 1, n).
+
+    blind (.., n or 1): queries that see all keys alike. Where they are the ones that nobody else sees, they are padding
+    that has nothing left to see. The last query of a causal sequence sees all keys too.
+    """
+    unseen, n = ~may_see.any(-2), may_see.shape[-1]
+    if may_see.shape[-2] != n:
+        return unseen
+    itself = may_see.diagonal(dim1=-2, dim2=-1)
+    alone = itself & (may_see.sum(-1) == 1) & (may_see.sum(-2) == 1)
+    unseen = unseen | (alone & ~alone.all(-1, keepdim=True))
+    if not bool(blind.any()):
+        return unseen
+    before = may_see[..., -2, :]  # what the last query but one sees
+    looks_ahead = before[..., -1] | ((before == may_see[..., 0, :]).all(-1) & (n > 2))
+    blind = blind.clone()
+    blind[..., -1] &= looks_ahead
+    by_others = ~(may_see & ~blind.unsqueeze(-1)).any(-2)
+    fits = (by_others == blind).all(-1, keepdim=True) & ~blind.all(-1, keepdim=True)
+    return torch.where(fits, by_others, unseen)
