@@ -44,13 +44,16 @@ class Without(Handle):
     called = "without_"
     at = "its joints"
 
-    def __init__(self, entry: Entry, names: tuple[str, ...], blocks: list[str]) -> None:
+    def __init__(self, entry: Entry, names: tuple[str, ...]) -> None:
         self.names = names
         self.parts = frozenset(part for name in names for part in MEANS[name])
-        super().__init__(entry, blocks)
+        super().__init__(entry)
 
     def __repr__(self) -> str:
         return f"without {', '.join(self.names)}"
+
+    def like(self, entry: Entry) -> "Without":
+        return Without(entry, self.names)
 
     def site(self, spans: list[Span]) -> Site:
         return Joints(self, spans)
@@ -71,13 +74,14 @@ class Without(Handle):
 
 
 @said_by("without_")
-def without_(model: nn.Module, *parts: str, blocks: str | Iterable[str] | None = None) -> Without:
+def without_(model: nn.Module, *parts: str, blocks: str | Iterable[str] | None = None, stream: str | None = None) -> Without:
     """Let every block of a model run without some of its parts, in place: which of them keeps the tokens apart?
 
     parts: attention_skip: what attention gives goes on alone, X -> SA(X), with the factor that it has in the sum;
     ffn_skip: Y -> FFN(Y); skips: both; ffn: the network's sum is left out, Y -> Y, skip or not; norms: norms inside the
     blocks give back their input, scale and offset too; those of queries and keys, of the embeddings and after the last
-    block stay. blocks: a pattern such as "encoder.layers.*" where the finder should not choose.
+    block stay. blocks: a pattern such as "encoder.layers.*" where the finder should not choose. stream: one of several
+    streams ("encoder", "decoder"); all where none is named.
 
     Returns a handle: handle.undo(), or use it as a context. No names of modules are needed; a block that does not have
     a part, or joins its branches otherwise, is an error when the model runs.
@@ -88,7 +92,8 @@ def without_(model: nn.Module, *parts: str, blocks: str | Iterable[str] | None =
             raise UnknownNameError(unknown("part", name, MEANS))
     if not names:
         raise UsageError(f"at least one part must be named; got none. Name some of {', '.join(MEANS)}.")
-    entry = enter(model, blocks=blocks)
+    entry = enter(model, blocks=blocks, stream=stream)
+    entry.chosen()  # a name that no module has is an error now
     if any(isinstance(fix, Without) for fix in fixes_in(entry.model)):
         raise UsageError("the model runs without some parts already. Name all parts in one call.")
-    return Without(entry, names, entry.names())
+    return Without(entry, names)

@@ -18,7 +18,7 @@ class Copies:
     """
 
     def __init__(self, model: nn.Module, remedy: nn.Module, at: str, places: Iterable[str], *, apart: bool) -> None:
-        self.model, self.one = model, remedy
+        self.model, self.one, self.plain = model, remedy, remedy
         self._name, self._own = f"{OWN}{type(remedy).__name__.lower()}_{at}", nn.ModuleDict()
         self.form = "own"  # the one in use
         self._plain: dict[str, Any] = {}  # remedies as they were given, while another form is in use

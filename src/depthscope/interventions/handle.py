@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +15,9 @@ from depthscope.interventions.passes import Pass
 from depthscope.interventions.sites import Site
 from depthscope.traces.entry import Entry, run_model
 from depthscope.traces.slow_path import slow_path
-from depthscope.traces.survey import Span, Survey, survey
+from depthscope.traces.spans import Span
+from depthscope.traces.survey import Surveyed, survey
+from depthscope.traces.tokens import Layout
 
 
 class Handle:
@@ -23,11 +26,12 @@ class Handle:
     called: str  # by users, in what is said to them
     at: str
 
-    def __init__(self, entry: Entry, blocks: list[str]) -> None:
-        self.model, self.blocks, self.notes = entry.model, blocks, list(entry.notes)
+    def __init__(self, entry: Entry) -> None:
+        self.entry, self.model, self.notes = entry, entry.model, list(entry.notes)
+        self.others: list[Handle] = []  # of the other streams, where the model has several
         self.fired, self.surveying = 0, False
         self.on_change: Callable[[Tensor, Tensor], None] | None = None  # told of tokens before and after, by a scan
-        self._survey: Survey | None = None
+        self._survey: Surveyed | None = None
         self._site: Site | None = None
         self._pass: Pass | None = None  # the one that is running
         self._undo = ExitStack()
@@ -47,6 +51,10 @@ class Handle:
 
     def site(self, spans: list[Span]) -> Site:
         """The way in which it meets the blocks."""
+        raise NotImplementedError
+
+    def like(self, entry: Entry) -> "Handle":
+        """The same change for another stream of the model."""
         raise NotImplementedError
 
     def opened(self, args: tuple, kwargs: dict) -> Pass:
@@ -71,6 +79,8 @@ class Handle:
 
     def undo(self) -> None:
         """Take the change out."""
+        for other in self.others:
+            other.undo()
         self._undo.close()
         self._close()
         if self._site is not None:
@@ -92,23 +102,25 @@ class Handle:
     # before the first pass
 
     def prepare(self, args: tuple, kwargs: dict) -> None:
-        """Survey the model once: which blocks run, and which axis holds the tokens?"""
+        """Survey the model once: its streams, their blocks, and where their tokens lie.
+
+        The change acts in the first stream; for every other one there is a change of its own.
+        """
         if self._survey is not None:
             return
         self.surveying = True
         try:
             with slow_path():
-                found = run_model(self.model, lambda: survey(self.model, self.blocks, args, kwargs))
+                found = run_model(self.model, lambda: survey(self.model, self.entry.chosen(), args, kwargs))
         finally:
             self.surveying = False
-        if found.missing:
-            raise HookError(
-                f"every block must run on tokens (B, n, d) when {type(self.model).__name__} is called; "
-                f"{', '.join(found.missing[:3])} did not. Pass blocks= with modules that are called, and a batch axis."
-            )
-        self._site = self.site(found.spans)
+        first, *others = found.only(self.entry.stream).streams
+        self._site = self.site(first.spans)
         self._site.see(args, kwargs)
-        self._survey = found  # last, so that a pass after a refusal is refused again
+        self._survey = first  # last, so that a pass after a refusal is refused again
+        for other in others:
+            blocks = list(dict.fromkeys(path for path in other.paths))
+            self.others.append(self.like(replace(self.entry, blocks=blocks, stream=None)))
 
     @property
     def prepared(self) -> bool:
@@ -116,14 +128,20 @@ class Handle:
         return self._survey is not None
 
     @property
+    def blocks(self) -> list[str]:
+        """The paths of the blocks, as far as they are known: before the first pass, those that the user named."""
+        if self._survey is not None:
+            return list(dict.fromkeys(span.block for span in self._survey.spans))
+        return sorted(self.entry.chosen() or ())
+
+    @property
     def axis(self) -> int:
         """Along which axis the tokens lie."""
         return 1 if self._survey is None else self._survey.axis
 
-    @property
-    def time_first(self) -> bool:
-        """Whether tokens are (n, B, d)."""
-        return self.axis == 0
+    def layout(self, block: str) -> Layout:
+        """Where the tensors of a block have their tokens."""
+        return Layout((1,), 2) if self._survey is None else self._survey.layouts[block]
 
     # one forward pass
 
@@ -136,7 +154,10 @@ class Handle:
                 f"Take the hooks off by copying the plain model, and call {self.called} on the copy."
             )
         self._refuse_second_pass()
+        known = len(self.others)
         self._pass = self.opened(args, kwargs)
+        for other in self.others[known:]:
+            other._start(model, args, kwargs)  # its hook on the model was set after this pass had begun
         if not self.is_off:
             self._pass.paths.enter_context(slow_path())
             self._site.begin()  # type: ignore[union-attr]

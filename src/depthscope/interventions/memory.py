@@ -35,8 +35,9 @@ class Memory:
     shared: whether the sequences are shared by a group of processes.
     """
 
-    def __init__(self, name: str, blocks: int, shared: bool) -> None:
-        self.name, self.blocks, self.shared = name, blocks, shared
+    def __init__(self, name: str, shared: bool) -> None:
+        self.name, self.shared = name, shared
+        self.blocks = 0  # in which the remedy acts, once they are known
         self._kept: WeakIdKeyDictionary = WeakIdKeyDictionary()  # what stands for a cache -> _Kept
 
     def recall(self, given: tuple, arguments: Mapping[str, Any], remedy: Any) -> Sums | None:

@@ -11,10 +11,13 @@ from torch import Tensor, nn
 
 from depthscope.errors import HookError
 from depthscope.interventions.checkpoints import refuse_checkpointing, refuse_inner_checkpoint
+from depthscope.interventions.open_ends import OpenEnds
 from depthscope.traces.events import Passage, StreamListener
 from depthscope.traces.follower import INNER, following
-from depthscope.traces.survey import Span
-from depthscope.traces.tokens import first_tokens, tokens_out
+from depthscope.traces.places import tokens_gave, tokens_given
+from depthscope.traces.spans import Span
+from depthscope.traces.tokens import replaced
+from depthscope.traces.watcher import Watcher
 
 
 class Meets(Protocol):
@@ -39,7 +42,7 @@ class Site:
     def __init__(self, meets: Any, spans: list[Span]) -> None:
         self.meets, self.spans = meets, spans
         self.handles: list[Any] = []
-        for span in dict.fromkeys(spans):
+        for span in dict.fromkeys(span for span in spans if span.entry):
             entry = meets.model.get_submodule(span.entry)
             self.handles.append(entry.register_forward_pre_hook(meets.marked(self._entered(span.block))))
 
@@ -70,11 +73,21 @@ class Site:
 
 
 class AtEnds(Site):
-    """block_in and block_out: hooks on the modules by which tokens enter and leave a block."""
+    """block_in and block_out: hooks on the modules by which tokens enter and leave a block.
+
+    A block that is no module ends with a sum in the code around it, which is watched for (open_ends.py).
+    """
 
     def __init__(self, meets: Any, spans: list[Span]) -> None:
         super().__init__(meets, spans)
-        for span in dict.fromkeys(spans):
+        self.watcher: Watcher | None = None
+        self.open = [span for span in dict.fromkeys(spans) if span.exit is None]
+        if self.open and meets.at == "block_in":
+            raise HookError(
+                f"blocks must be modules for block_in; {self.open[0].block} of {type(meets.model).__name__} is none, "
+                "its sums are in the code around it. Use at='block_out'."
+            )
+        for span in (span for span in dict.fromkeys(spans) if span.exit is not None):
             if meets.at == "block_in":
                 hook = meets.marked(self._before(span.block))
                 module = meets.model.get_submodule(span.entry)
@@ -85,30 +98,43 @@ class AtEnds(Site):
                 self.handles.append(module.register_forward_hook(hook, with_kwargs=True))
 
     def _before(self, block: str) -> Callable[..., Any]:
-        def hook(_: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+        def hook(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
             if self.meets.surveying:
                 return None
-            swap = self._swap(block, first_tokens(args, kwargs))
-            return tuple(map(swap, args)), {name: swap(value) for name, value in kwargs.items()}
+            swap = self._swap(block, tokens_given(module, args, kwargs))
+            return swap(args), swap(kwargs)
 
         return hook
 
     def _after(self, block: str) -> Callable[..., Any]:
-        def hook(_: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
+        def hook(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
             if self.meets.surveying:
                 return None
-            source = first_tokens(args, kwargs)
-            swap = self._swap(block, tokens_out(output, tuple(source.shape)) if source is not None else None)
-            if isinstance(output, Tensor):
-                return swap(output)
-            if type(output) in (tuple, list):
-                return type(output)(map(swap, output))
-            raise HookError(
-                f"a block must return a tensor or a tuple for block_out; got {type(output).__name__}. "
-                "Use at='block_in'."
-            )
+            source = tokens_given(module, args, kwargs)
+            swap = self._swap(block, tokens_gave(module, output, tuple(source.shape)) if source is not None else None)
+            new = swap(output)
+            if new is output:
+                raise HookError(
+                    f"a block must hand on its tokens where they can be exchanged; got {type(output).__name__}. "
+                    "Use at='block_in'."
+                )
+            return new
 
         return hook
+
+    def begin(self) -> None:
+        if not self.open:
+            return
+        refuse_checkpointing(self.meets)
+        for span in self.open:
+            if not span.entry:
+                self.meets.enters(span.block)
+        self.watcher = Watcher(OpenEnds(self.meets.model, self.open, self.meets.fixed)).__enter__()
+
+    def end(self) -> None:
+        if self.watcher is not None:
+            watcher, self.watcher = self.watcher, None
+            watcher.__exit__(None, None, None)
 
     def _swap(self, block: str, tokens: Tensor | None) -> Callable[[Any], Any]:
         """A function that puts the changed tokens in the place of the tokens, wherever they are."""
@@ -117,7 +143,7 @@ class AtEnds(Site):
                 f"a block must take and return tokens (B, n, d) for {self.meets}; it has none. Pass blocks=."
             )
         fixed = self.meets.fixed(block, tokens)
-        return lambda value: fixed if value is tokens else value
+        return lambda value: replaced(value, tokens, fixed)
 
 
 class AroundPass(Site):

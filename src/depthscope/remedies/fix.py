@@ -1,6 +1,7 @@
 """fix_: a remedy put into a model at a named site, in place and undoable."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -39,16 +40,16 @@ class Fix(Handle):
 
     called = "fix_"
 
-    def __init__(
-        self, entry: Entry, remedy: nn.Module, at: str, blocks: list[str], causal: str, group: Any, mask: Any
-    ) -> None:
+    def __init__(self, entry: Entry, remedy: nn.Module, at: str, causal: str, group: Any, mask: Any) -> None:
         self.at, self.causal, self.group = at, causal, group
-        self.copies = placed(entry.model, remedy, at, blocks)
-        self.memory = Memory(name_in(entry.model, type(remedy).__name__, at), len(blocks), group is not None)
+        if next(remedy.parameters(), None) is not None or at in ("weights", "values"):  # places that last: known now
+            entry = replace(entry, blocks=entry.names())
+        self.copies = placed(entry.model, remedy, at, list(entry.blocks or ()))
+        self.memory = Memory(name_in(entry.model, type(remedy).__name__, at), group is not None)
         self.forms = Forms(self)
         self.padding = Paddings(self, mask)
         self._padded = False  # whether the last pass had padding
-        super().__init__(entry, blocks)
+        super().__init__(entry)
 
     def __repr__(self) -> str:
         return f"{self.remedy} at {self.at}{' (LEAKS the future)' * self.leaks}"
@@ -113,12 +114,24 @@ class Fix(Handle):
         self.forms.settle(args, kwargs, self.axis)
 
     def site(self, spans: list[Span]) -> Site:
+        self.memory.blocks = len(spans)
         return site_of(self.at)(self, spans)
+
+    def like(self, entry: Entry) -> "Fix":
+        given = self.padding.given
+        if given is not None:
+            raise UsageError(
+                "mask= counts the tokens of one stream; the model has several. Name the stream, stream=, or pass a fix "
+                "for each with its own mask."
+            )
+        return Fix(entry, self.copies.plain, self.at, self.causal, self.group, None)
 
     # one forward pass
 
     def opened(self, args: tuple, kwargs: dict) -> Pass:
         given, arguments = (*args, *kwargs.values()), named_arguments(self.model, args, kwargs)[0]
+        if not self.forms.trying:
+            super().prepare(*without_segments(args, kwargs))  # the memory must know how many blocks there are
         past = self.memory.recall(given, arguments, self.remedy) if self.remembers else None
         self.prepare(args, kwargs)
         self._padded, cached = False, tokens_in(arguments)
@@ -150,7 +163,9 @@ class Fix(Handle):
     def fixed(self, block: str, tokens: Tensor) -> Tensor:
         self.fires(block)
         now = self._pass or Pass()
-        X = tokens.transpose(0, 1) if self.time_first else tokens
+        layout = self.layout(block)
+        X = layout.split(tokens)
+        X = X if X.ndim > 2 else X.unsqueeze(0)  # one sequence without a batch
         mask, remedy = self._mask_of(X, now), self.copies[block]
         with unwatched():
             if isinstance(remedy, Remedy):
@@ -159,7 +174,7 @@ class Fix(Handle):
                 now.sums.append(stretch.now)
             else:
                 Y = remedy(X) if mask is None else remedy(X, mask=mask)
-        new = Y.transpose(0, 1) if self.time_first else Y
+        new = layout.joined(Y if tokens.ndim > 2 else Y.squeeze(0), tuple(tokens.shape))
         if self.on_change is not None:
             self.on_change(tokens, new)
         return new
@@ -183,6 +198,7 @@ def fix_(
     *,
     at: str | None = None,
     blocks: str | Iterable[str] | None = None,
+    stream: str | None = None,
     causal: str = "auto",
     group: Any = None,
     mask: Tensor | Callable[..., Tensor] | None = None,
@@ -191,7 +207,8 @@ def fix_(
 
     at: block_in, attn_in, sa_out (before the residual is added), sa_sum (after), ffn_in, ffn_sum or block_out; attn for
     remedies of attention, weights for those of all weights, values for those of W_V and W_O; its own when None.
-    blocks: a pattern such as "encoder.layers.*" where the finder should not choose.
+    blocks: a pattern such as "encoder.layers.*" where the finder should not choose, or scan.blocks. stream: one of
+    several streams ("encoder", "decoder"); all where none is named, each in its own form.
     causal: "auto" tries the model when it is called in a new way (other arguments, masks, training or not): do later
     tokens move earlier ones? Where some do not, the remedy takes its causal form. "yes" and "no" say the form. What
     leaks with the remedy in place, and does not without, is an error; "leak" insists on the remedy as it is, and every
@@ -222,10 +239,11 @@ def fix_(
         raise UsageError(f"only a remedy of tokens can be shared by a group; got {type(remedy).__name__}.")
     if causal not in CAUSAL:
         raise UnknownNameError(unknown("choice of causal", causal, CAUSAL))
-    entry = enter(model, blocks=blocks)
+    entry = enter(model, blocks=blocks, stream=stream)
+    entry.chosen()  # a name that no module has is an error now
     if mask is not None and not (isinstance(mask, Tensor) or callable(mask)):
         raise MaskError(
             "mask must be a tensor (B, n), 1 for a token and 0 for padding, or a function of the model's arguments "
             f"that returns one; got {type(mask).__name__}."
         )
-    return Fix(entry, remedy, site, entry.names(), causal, group, mask)
+    return Fix(entry, remedy, site, causal, group, mask)

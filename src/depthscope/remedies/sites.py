@@ -29,9 +29,10 @@ class InAttention(Site):
     def modules(self) -> list[Watched]:
         found = []
         for span in dict.fromkeys(self.spans):
-            first, last = (self.meets.model.get_submodule(path) for path in (span.entry, span.exit))
-            found.append(Watched(first, before=self._running(span.block)))
-            found.append(Watched(last, after=self._running(None), always=True))
+            found.append(Watched(self.meets.model.get_submodule(span.entry), before=self._running(span.block)))
+            if span.exit is not None:  # else the block lasts until the next one begins
+                last = self.meets.model.get_submodule(span.exit)
+                found.append(Watched(last, after=self._running(None), always=True))
         return found
 
     def _running(self, block: str | None) -> Callable[..., None]:

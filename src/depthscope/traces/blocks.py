@@ -10,6 +10,7 @@ from torch import nn
 from depthscope.errors import BlocksNotFoundError, ShapeError
 from depthscope.registry import unknown
 from depthscope.traces.families import template
+from depthscope.traces.followed import is_own_leaf, uncalled_lists
 from depthscope.traces.installed import OWN
 from depthscope.traces.log import Attention, Call, Log, State
 from depthscope.traces.streams import ALONE, Stream
@@ -62,7 +63,7 @@ def candidates(model: nn.Module, blocks: str | Iterable[str] | None) -> set[str]
         and not path.startswith(OWN)
         and not is_norm(module)
         and not isinstance(module, nn.ModuleList | nn.ModuleDict)
-        and (next(module.children(), None) is not None or _is_own_leaf(module))
+        and (next(module.children(), None) is not None or is_own_leaf(module))
     }
 
 
@@ -70,17 +71,6 @@ def patterns_in(blocks: str | Iterable[str]) -> list[str]:
     """The patterns that a user gives, in a list or in one text with commas, as scan.blocks has them."""
     given = [blocks] if isinstance(blocks, str) else list(blocks)
     return [part.strip() for pattern in given for part in str(pattern).split(",")]
-
-
-def uncalled_lists(model: nn.Module) -> list[str]:
-    """Entries of lists that are lists themselves, as in x-transformers: nobody calls them, but what is in them."""
-    lists = [path for path, module in model.named_modules() if isinstance(module, nn.ModuleList)]
-    return [path for path in lists if _NUMBER.search(path.rpartition(".")[2])]
-
-
-def _is_own_leaf(module: nn.Module) -> bool:
-    """A module without children that keeps bare parameters and is not one of torch's own layers."""
-    return not type(module).__module__.startswith("torch.nn") and any(p.ndim >= 2 for p in module.parameters())
 
 
 def _chosen(model: nn.Module, patterns: list[str]) -> set[str]:
@@ -98,8 +88,11 @@ def _chosen(model: nn.Module, patterns: list[str]) -> set[str]:
     return chosen
 
 
-def blocks_by_name(model: nn.Module, blocks: str | Iterable[str] | None) -> list[str]:
-    """The blocks of a model that has not run: the outermost numbered family of one class with most members."""
+def blocks_by_name(model: nn.Module, blocks: str | Iterable[str] | None, stream: str | None = None) -> list[str]:
+    """The blocks of a model that has not run: the outermost numbered family of one class with most members.
+
+    stream: a part of their paths, where a model has several families.
+    """
     if blocks is not None:
         return sorted(candidates(model, blocks), key=_natural)
     families: dict[str, list[str]] = {}
@@ -107,6 +100,7 @@ def blocks_by_name(model: nn.Module, blocks: str | Iterable[str] | None) -> list
         families.setdefault(template(path), []).append(path)
     alike = {key: paths for key, paths in families.items() if len({type(model.get_submodule(p)) for p in paths}) == 1}
     outer = [k for k in alike if not any(k != other and k.startswith(other + ".") for other in alike)]
+    outer = [k for k in outer if stream is None or stream in k]
     if not outer:
         raise BlocksNotFoundError(none_found(model))
     most = max(len(alike[k]) for k in outer)

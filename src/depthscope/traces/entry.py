@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from depthscope.errors import DepthscopeError, ForwardError, HookError, UsageError
-from depthscope.traces.blocks import blocks_by_name
+from depthscope.errors import DepthscopeError, ForwardError, UsageError
+from depthscope.traces.blocks import blocks_by_name, candidates
 from depthscope.traces.caches import is_cache
 from depthscope.traces.glance import glance
 from depthscope.traces.inputs import Batch, batches
@@ -28,6 +28,7 @@ class Entry:
     inputs: Any = None
     mask: Any = None
     blocks: str | list[str] | None = None
+    stream: str | None = None
     wrappers: list[nn.Module] = field(default_factory=list)
 
     @property
@@ -60,18 +61,16 @@ class Entry:
 
     def names(self) -> list[str]:
         """The paths of the blocks, without running the model."""
-        return blocks_by_name(self.model, self.blocks)
+        return blocks_by_name(self.model, self.blocks, self.stream)
 
     def survey(self, batch: Batch) -> Survey:
-        """What a quiet pass shows: the blocks as they run, the token axis."""
+        """What a quiet pass shows: the streams, their blocks as they run, where their tokens lie."""
         prepare_fixes(self.model, batch.args, batch.kwargs)
-        found = self.run(lambda: survey(self.model, self.names(), batch.args, batch.kwargs))
-        if found.missing:
-            raise HookError(
-                f"every block must run on tokens (B, n, d); {', '.join(found.missing[:3])} did not. "
-                "Pass blocks= with modules that are called."
-            )
-        return found
+        return self.run(lambda: survey(self.model, self.chosen(), batch.args, batch.kwargs)).only(self.stream)
+
+    def chosen(self) -> set[str] | None:
+        """The paths that the user names, None where the finder chooses."""
+        return None if self.blocks is None else candidates(self.model, self.blocks)
 
     def padded(self, batch: Batch, axis: int) -> Batch:
         """The batch with the mask (B, n) of the tokens that its blocks see: mask=, else what a glance shows.
@@ -80,7 +79,8 @@ class Entry:
         """
         if batch.said == "mask=":
             return batch
-        seen = self.run(lambda: glance(self.model, self.names(), axis, batch.args, batch.kwargs))
+        blocks = [span.block for span in self.survey(batch).streams[0].spans]
+        seen = self.run(lambda: glance(self.model, blocks, axis, batch.args, batch.kwargs))
         return replace(batch, mask=seen.padding(batch.mask).mask)
 
     def run(self, call: Callable[[], Any]) -> Any:
@@ -101,7 +101,7 @@ def run_model(model: nn.Module, call: Callable[[], Any]) -> Any:
         ) from error
 
 
-def enter(model: Any, inputs: Any = None, blocks: Any = None, mask: Any = None) -> Entry:
+def enter(model: Any, inputs: Any = None, blocks: Any = None, mask: Any = None, stream: str | None = None) -> Entry:
     """Check the model, take it out of its wrappers, and keep what goes with it."""
     if not isinstance(model, nn.Module):
         raise UsageError(f"model must be a torch.nn.Module; got {type(model).__name__}. Pass the model itself.")
@@ -110,7 +110,7 @@ def enter(model: Any, inputs: Any = None, blocks: Any = None, mask: Any = None) 
         wrappers.append(model)
         model = getattr(model, name)
     chosen = blocks if blocks is None or isinstance(blocks, str) else list(blocks)
-    return Entry(model, inputs, mask, _inside(model, chosen), wrappers)
+    return Entry(model, inputs, mask, _inside(model, chosen), stream, wrappers)
 
 
 def _wrapped_as(model: nn.Module) -> str | None:

@@ -81,6 +81,7 @@ class Flow:
         self.attentions: dict[int, Sizes] = {}  # by node
         self._known: Known[int] = Known()
         self._stack: list[int] = [-1]
+        self.latest: JoinNode | None = None  # the join that was made last
 
     def find(self, tensor: Any) -> int | None:
         """The node of a tensor."""
@@ -131,11 +132,18 @@ class Flow:
         if op.name in SHAPED_ALIKE:
             return Given([], ())
         args = op.args[:1] if op.name in FORMS and op.name != "__setitem__" else op.args  # others give a shape alone
-        places = [self.find(arg) if isinstance(arg, Tensor) else None for arg in args]
+        places = [self._met(arg) if isinstance(arg, Tensor) else None for arg in args]
         nested = (arg for arg in (*args, *op.kwargs.values()) if not isinstance(arg, Tensor))
         named = (arg for arg in op.kwargs.values() if isinstance(arg, Tensor))
-        rest = [self.find(tensor) for tensor in (*tensors_in(nested), *named)]
+        rest = [self._met(tensor) for tensor in (*tensors_in(nested), *named)]
         return Given(places, tuple(node for node in (*places, *rest) if node is not None))
+
+    def _met(self, tensor: Tensor) -> int | None:
+        """The node of a tensor; a new one where it comes from where nobody could watch. Weights have none."""
+        node = self.find(tensor)
+        if node is not None or isinstance(tensor, nn.Parameter) or tensor.ndim < 2 or not tensor.is_floating_point():
+            return node
+        return self._made(tensor, (), None, "given")
 
     def ran(self, op: Operation, given: "Given", result: Any) -> None:
         """A function ran. given: what asked() said before."""
@@ -221,7 +229,7 @@ class Flow:
                     return
 
     def _add_join(self, tree: Tree, join: JoinNode) -> None:
-        tree.joins[join.node] = join
+        tree.joins[join.node] = self.latest = join
         node = self.nodes[join.node]
         node.skip, node.state, node.tree = None, join.node, self.trees.index(tree)
 

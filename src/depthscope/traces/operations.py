@@ -22,7 +22,11 @@ ROLES: dict[str, str] = {
         "dropout dropout_ dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout".split(), "dropout"
     ),
 }
-QUESTIONS = {"__get__", "size", "dim", "is_floating_point", "numel", "stride", "is_contiguous"}  # they read no numbers
+QUESTIONS = {  # they read no numbers, or give no tensor
+    *"__get__ size dim is_floating_point numel stride is_contiguous is_inference data_ptr storage_offset".split(),
+    *"untyped_storage element_size ndimension __len__ is_complex get_device __hash__ register_hook item".split(),
+    *"tolist __bool__ __repr__ __format__ is_same_size is_signed nelement".split(),
+}
 VIEWS = {getattr(Tensor, name).__get__ for name in ("T", "mT", "H", "mH", "data", "real")}  # but these give a tensor
 ARGUMENTS: dict[str, tuple[str, ...]] = {
     "scaled_dot_product_attention": ("query", "key", "value", "attn_mask", "dropout_p", "is_causal"),

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.traces.attention import AttentionSeen, attention_in, drops, without_dropout
-from depthscope.traces.blocks import uncalled_lists
 from depthscope.traces.flow import Flow, Given, Sizes, tensors_in
+from depthscope.traces.followed import followed_modules
 from depthscope.traces.head import given_to
 from depthscope.traces.lineage import Lineage
 from depthscope.traces.log import Add, Attention, Call, Log
@@ -64,7 +64,7 @@ class Recorder:
 
     def modules(self) -> Iterable[Watched]:
         """Candidates and norms; parts of lists that nobody calls, for their paths; what may read a pooled vector."""
-        inside = tuple(path + "." for path in uncalled_lists(self.model))
+        followed = dict(followed_modules(self.model))
         blocks = tuple(path + "." for path in self.candidates)
         for path, module in self.model.named_modules():
             if isinstance(module, torch.jit.ScriptModule):
@@ -72,9 +72,7 @@ class Recorder:
             if is_norm(module) and path not in self.candidates:
                 self._norm_paths[module] = path
                 yield self._norms.watched(module)
-            elif not _is_list(module) and (
-                path in self.candidates or not path or path.startswith(inside or "?") or _has_children(module)
-            ):
+            elif path in followed or (path in self.candidates and not _is_list(module)):
                 yield Watched(module, self._before(path), self._after(path))
             if not path:
                 yield Watched(module, after=self._returns)
@@ -363,10 +361,6 @@ class Recorder:
             numbers = self.on_attention(seen, X)
         found = Attention(self._path, self._tick(), seen.queries, numbers, seen.kind, seen.sink, node)
         self.log.attentions.append(found)
-
-
-def _has_children(module: nn.Module) -> bool:
-    return next(module.children(), None) is not None
 
 
 def _is_list(module: nn.Module) -> bool:

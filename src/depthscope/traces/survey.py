@@ -35,8 +35,13 @@ class Surveyed:
 
     name: str
     spans: list[Span]
-    layout: Layout
-    pattern: str = ""
+    layouts: dict[str, Layout]  # by block
+    paths: list[str]  # of all modules that its blocks are made of
+
+    @property
+    def axis(self) -> int:
+        """Along which axis the tokens of the first block lie."""
+        return self.layouts[self.spans[0].block].tokens[0]
 
 
 @dataclass(frozen=True)
@@ -53,10 +58,7 @@ class Survey:
     @property
     def axis(self) -> int:
         """Along which axis the tokens of the first stream lie."""
-        return self.streams[0].layout.tokens[0]
-
-    def stream_of(self, block: str) -> Surveyed:
-        return next(one for one in self.streams if any(span.block == block for span in one.spans))
+        return self.streams[0].axis
 
     def only(self, name: str | None) -> "Survey":
         """The stream of this name alone; all of them where it is None."""
@@ -81,9 +83,13 @@ def survey(model: nn.Module, chosen: set[str] | None, args: tuple, kwargs: dict[
 
 
 def _surveyed(flow: Flow, model: nn.Module, stream: Stream, frames: Frames) -> Surveyed:
-    layout = frames.layout_of(flow.nodes[stream.blocks[0].source].shape)
-    assert layout is not None  # frames_of guesses where attention does not tell
-    return Surveyed(stream.name, spans_of(flow, model, stream.blocks), layout, stream.pattern)
+    spans = spans_of(flow, model, stream.blocks)
+    layouts = {}
+    for span, block in zip(spans, stream.blocks, strict=True):
+        layout = frames.layout_of(flow.nodes[block.result].shape)
+        assert layout is not None  # frames_of guesses where attention does not tell
+        layouts[span.block] = layout
+    return Surveyed(stream.name, spans, layouts, [path for block in stream.blocks for path in block.paths])
 
 
 def _by_modules(log: Log, model: nn.Module, *, named: bool) -> Survey:
@@ -92,8 +98,8 @@ def _by_modules(log: Log, model: nn.Module, *, named: bool) -> Survey:
     spans = [
         Span(b.paths[0], b.paths[0], b.paths[-1], sum(b.holds(a.order) for a in log.attentions)) for b in found.blocks
     ]
-    layout = found.blocks[0].source.layout or Layout((1,), 2)
-    return Survey([Surveyed(found.stream, spans, layout, found.pattern)])
+    layouts = {b.paths[0]: b.result.layout or Layout((1,), 2) for b in found.blocks}
+    return Survey([Surveyed(found.stream, spans, layouts, [path for b in found.blocks for path in b.paths])])
 
 
 def _shapes(flow: Flow, stream: Stream) -> list[tuple[int, ...]]:
