@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 import depthscope as ds
 from depthscope.errors import MaskError
-from tests.loops import over
-from tests.padded_models import PAD, SEEN, SPELLINGS, built, padded_ids, places
+from loops import over
+from padded_models import PAD, SEEN, SPELLINGS, built, padded_ids, places
 
 SITES = ("block_in", "attn_in", "sa_out", "sa_sum", "ffn_in", "ffn_sum", "block_out")
 
@@ -142,7 +142,7 @@ def test_a_mask_of_unknown_sense_is_an_error_that_names_mask() -> None:
 
     X, pad = torch.randn(2, 6, 8), torch.tensor([[False] * 6, [False] * 4 + [True] * 2])
     with ds.fix_(Model(), ds.remedies.DeEscalate(0.7), blocks="blocks.*", causal="no") as fix:
-        with pytest.raises(MaskError, match="pad_mask may be a mask of padding.*Pass mask="):
+        with pytest.raises(MaskError, match=r"pad_mask may be a mask of padding.*Pass mask="):
             fix.model(X, pad_mask=pad)
     with ds.fix_(Model(), ds.remedies.DeEscalate(0.7), blocks="blocks.*", mask=lambda x, pad_mask: ~pad_mask) as fix:
         assert fix.model(X, pad_mask=pad).shape == X.shape

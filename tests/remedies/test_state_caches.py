@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import depthscope as ds
 from depthscope.errors import UsageError
-from tests.loops import over
+from loops import over
 
 T: Any = pytest.importorskip("transformers")
 SMALL = {"vocab_size": 60, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "hidden_size": 32}
@@ -77,7 +77,12 @@ def test_generation_goes_on_in_a_state() -> None:
 def test_states_inside_modules() -> None:
     """RecurrentGemma keeps its states in its modules; the cache that it is given stands for them."""
     config = T.RecurrentGemmaConfig(
-        **SMALL, num_hidden_layers=3, intermediate_size=64, num_attention_heads=4, lru_width=32, attention_window_size=16
+        **SMALL,
+        num_hidden_layers=3,
+        intermediate_size=64,
+        num_attention_heads=4,
+        lru_width=32,
+        attention_window_size=16,
     )
     torch.manual_seed(0)
     model, ids = T.RecurrentGemmaForCausalLM(config).double().eval(), ids_for("")

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import depthscope as ds
 from depthscope.errors import MaskError
-from tests.loops import over
-from tests.padded_models import LENGTHS, N, SEEN, SPELLINGS, built, padded_ids, places, similarity
+from loops import over
+from padded_models import LENGTHS, SEEN, SPELLINGS, N, built, padded_ids, places, similarity
 
 READ_OFF = "padding was read off attention"
 
@@ -176,14 +176,14 @@ def test_a_mask_that_nobody_understands_is_an_error() -> None:
             return x
 
     X, pad = torch.randn(3, 6, 8), mask_of((6, 4, 2), 6) == 0
-    with pytest.raises(MaskError, match="pad_mask may be a mask of padding.*Pass mask="):
+    with pytest.raises(MaskError, match=r"pad_mask may be a mask of padding.*Pass mask="):
         ds.scan(Model(), {"x": X, "pad_mask": pad}, attention=False)
     assert ds.scan(Model(), {"x": X, "pad_mask": pad}, mask=~pad, attention=False).depth == 2
 
 
 def test_padding_ids_that_attention_looks_at_are_told() -> None:
     model, ids = bert(), padded_ids("right")
-    assert any("13 tokens at the ends" in note or "9 tokens at the ends" in note for note in ds.scan(model, ids).notes)
+    assert any("9 tokens at the ends" in note for note in ds.scan(model, ids).notes)
     assert not any("padding id" in note for note in ds.scan(model, ids.clamp(min=1)).notes)
 
 
