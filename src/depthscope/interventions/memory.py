@@ -65,13 +65,13 @@ class Memory:
         kept = None if anchor is None else self._kept.get(anchor)
         if kept is None or not any(kept.sums):
             raise UsageError(
-                f"{remedy} must see the whole sequence; a part of it is in a key-value cache or state"
+                f"{remedy} must see the whole sequence; a part of it is in a {_called(cache)}"
                 f"{'' if kept else ' that was filled without it'}. Pass use_cache=False."
             )
         first, version = _left(cache)
         if kept.left[0]() is not first() or kept.left[1] != version:
             raise UsageError(
-                f"{remedy} keeps sums beside the key-value cache or state; it was reordered, cropped or moved "
+                f"{remedy} keeps sums beside the {_called(cache)}; the cache was reordered, cropped or moved "
                 "since (beam search, assisted generation). Pass use_cache=False, or generate without beams."
             )
         return kept.sums
@@ -138,6 +138,12 @@ def anchor_of(cache: Any) -> Any:
     """
     first = next(tensors_held(cache), None) if is_cache(cache) or isinstance(cache, list | tuple) else None
     return None if first is None else cache if is_cache(cache) else first
+
+
+def _called(cache: Any) -> str:
+    """What users call it."""
+    is_state = isinstance(cache, list) or (is_cache(cache) and not hasattr(cache, "get_seq_length"))
+    return "recurrent state" if is_state else "key-value cache"
 
 
 def _left(cache: Any) -> tuple[Any, int | None]:

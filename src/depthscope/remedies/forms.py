@@ -55,7 +55,9 @@ class Forms:
             if self.now is None:
                 self._need(Causality("unknown", "a part of the tokens is in a cache"))
                 return
-            self.take(self._begun.get(anchor_of(cache_in(named)), self.now))  # the rest of a sequence: what its beginning was settled as
+            self.take(
+                self._begun.get(anchor_of(cache_in(named)), self.now)
+            )  # the rest of a sequence: what its beginning was settled as
             return
         key = signature_of(self.fix.model, args, kwargs)
         if key not in self._found or not self._holds(key, length_of(args, kwargs, axis)):

@@ -52,6 +52,5 @@ def _padding_ids(model: nn.Module, args: tuple, kwargs: dict[str, Any], shape: t
     if pad is None or ids is None or ids.is_complex():
         return 0
     is_pad = (ids == pad).int()
-    runs = sum(x.cumprod(-1).sum(-1) for x in (is_pad, is_pad.flip(-1)))
-    runs = runs.clamp(max=shape[1])
+    runs = (is_pad.cumprod(-1).sum(-1) + is_pad.flip(-1).cumprod(-1).sum(-1)).clamp(max=shape[1])
     return int(runs[runs >= RUN].sum())

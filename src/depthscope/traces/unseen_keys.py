@@ -106,5 +106,6 @@ def _unseen(may_see: Tensor, blind: Tensor) -> Tensor:
     blind = blind.clone()
     blind[..., -1] &= looks_ahead
     by_others = ~(may_see & ~blind.unsqueeze(-1)).any(-2)
-    fits = (by_others == blind).all(-1, keepdim=True) & ~blind.all(-1, keepdim=True)
+    some = blind.any(-1, keepdim=True) & ~blind.all(-1, keepdim=True)
+    fits = some & (by_others == blind).all(-1, keepdim=True)
     return torch.where(fits, by_others, unseen)

@@ -42,10 +42,11 @@ def padding_of(
     unseen = agreed(list(own), batch, n)
     fits = named is not None and tuple(named.shape) == (batch, n)
     if unseen is not None and bool(unseen.any()):
-        tokens = ~unseen
-        if fits and bool((unseen.to(named.device) & named).any()):  # type: ignore[union-attr]
-            return Padding(tokens, f"{READ_OFF}; the mask among the inputs says otherwise and was left aside")
-        return Padding(named) if fits else Padding(tokens, READ_OFF)
+        if named is None or not fits:
+            return Padding(~unseen, READ_OFF)
+        if bool((unseen.to(named.device) & named).any()):
+            return Padding(~unseen, f"{READ_OFF}; the mask among the inputs says otherwise and was left aside")
+        return Padding(named)
     if named is None or bool(named.all()):
         return Padding(None)
     if unseen is None and not fits:
