@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+import written_attentions as w
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from written_attentions import held_to_truth
 
 import depthscope as ds
-from tests.traces import written_attentions as w
-from tests.traces.test_attention_layouts import held_to_truth
 
 X = torch.randn(3, 9, 16, generator=torch.Generator().manual_seed(3))
 

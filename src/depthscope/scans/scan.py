@@ -12,6 +12,7 @@ from depthscope.registry import TABLES, lookup
 from depthscope.scans.assemble import assemble
 from depthscope.scans.direction import causal_in
 from depthscope.scans.positions import check_positions, metric_called
+from depthscope.scans.probing import probe
 from depthscope.scans.readers import AttentionReader, StateReader
 from depthscope.scans.reading import Reading
 from depthscope.scans.record import JUDGED, Scan
@@ -98,10 +99,26 @@ class Settings:
         prepare_fixes(model, batch.args, batch.kwargs)
         reading = self._run(model, batch, Frames())
         if self.attention and not reading.mixers():
-            other = settled(model, batch, reading)
-            reading = reading if other is None else self._run(model, batch, other)
-            reading.unseen = True
-            reading.notes.append(NOT_MEASURED)
+            reading = self._of_moved_tokens(model, batch, reading)
+        else:
+            reading = self._of_sure_axis(model, batch, reading)
+        if self.attention and any(numbers is None for numbers in reading.attentions()):
+            told = probe(model, batch, reading, self.of_kind("attention"))
+            reading.notes += told or ([NOT_MEASURED] if reading.unseen else [])
+        if reading.log.dropout:
+            self._add_without_dropout(model, batch, reading)
+        reading.causal = causal_in(model, batch, reading)
+        return reading
+
+    def _of_moved_tokens(self, model: nn.Module, batch: Batch, reading: Reading) -> Reading:
+        """No attention was seen: who moves whom tells the token axis."""
+        frames = settled(model, batch, reading)
+        reading = reading if frames is None else self._run(model, batch, frames)
+        reading.unseen = True
+        return reading
+
+    def _of_sure_axis(self, model: nn.Module, batch: Batch, reading: Reading) -> Reading:
+        """The same reading, or another, where shapes leave the token axis in doubt."""
         square = any(reading.log.frames.is_ambiguous(b.source.shape) for b in reading.blocks)
         if square or reading.blocks[0].source.axis == 0:
             axis = axis_of_shorter(
@@ -110,12 +127,9 @@ class Settings:
             if square and axis is None:
                 reading.notes.append("as many sequences as tokens: the first axis was taken for the batch")
             elif square and axis == 0:
-                reading = self._run(model, batch, Frames(square_axis=0))
+                return self._run(model, batch, Frames(square_axis=0))
             elif not square and axis != 0:  # windows as long as the batch look like time-first sequences
-                reading = self._run(model, batch, Frames(batch_first=True))
-        if reading.log.dropout:
-            self._add_without_dropout(model, batch, reading)
-        reading.causal = causal_in(model, batch, reading)
+                return self._run(model, batch, Frames(batch_first=True))
         return reading
 
     def _axis_in(self, model: nn.Module, batch: Batch) -> int | None:

@@ -277,7 +277,8 @@ class Recorder:
 
     def _is_memory(self, tokens: Any) -> bool:
         """Whether tokens are a state from before the innermost block: what an encoder gave."""
-        known = self.states.find(tokens)
+        base = tokens._base if isinstance(tokens, Tensor) else None  # time-first, as in nn.MultiheadAttention
+        known = self.states.find(tokens) or self.states.find(base)
         around = next((c for c in reversed(self._stack) if c.source is not None and c.path in self.candidates), None)
         return known is not None and around is not None and known[0].order < around.source.order  # type: ignore[union-attr]
 
