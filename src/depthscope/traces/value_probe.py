@@ -7,7 +7,6 @@ such matrix, and none is given. Places where values may be moved: what matrices 
 where it is read: what matrices are given, and what is added.
 """
 
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,19 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.traces.inputs import fresh
-from depthscope.traces.operations import Operation
+from depthscope.traces.probe_pass import Move, Places, ProbePass, Read
 from depthscope.traces.slow_path import slow_path
-from depthscope.traces.survey import called_parts, evaluated, hooks_away
-from depthscope.traces.tokens import first_tokens
+from depthscope.traces.survey import evaluated, hooks_away
 from depthscope.traces.untouched import untouched
-from depthscope.traces.watcher import Watched, Watcher, unwatched
+from depthscope.traces.watcher import Watcher, unwatched
 
 COPIES = 32  # of a sequence, in one pass
 STILL = 1e-5  # of the size of the tokens: what moves less has not moved
 SMALL_STEP = 1e-2  # of the size of values, where what comes out is no linear function of them
 LINEAR = 1e-3  # M times the values must give what came out but for this, to be called linear
-
-Places = tuple[str, ...]  # the paths of one block
 
 
 @dataclass
@@ -75,93 +71,6 @@ class _Trial:
         offset = self.channel - self.reached[0]
         fits = 0 <= offset <= self.channels - self.width
         return Route(source, self.mixed_at, offset, self.width) if fits else None
-
-
-Move = Callable[[int, int, Tensor, Tensor], None]  # block, source, what it gives (c, n, d) to write into, what it read
-Read = Callable[[int, int, Tensor, bool], None]  # block, target, what it reads (c, n, d), whether it is a sum
-
-
-@dataclass
-class _Pass:
-    """A listener: copies of one sequence run through the blocks, and begin every block alike."""
-
-    model: nn.Module
-    blocks: list[Places]  # in the order in which they run
-    wanted: set[int]
-    move: Move
-    read: Read
-    seen: int = -1  # the number of the block that runs, or ran last
-    inside: bool = False
-    sources: int = 0
-    targets: int = 0
-    shape: tuple[int, ...] = ()
-    after: dict[tuple[int, int], int] = field(default_factory=dict)  # block, target -> the source that comes next
-
-    everything = False
-
-    def modules(self) -> Iterator[Watched]:
-        firsts = {called_parts(self.model, places[0])[0] for places in self.blocks}
-        lasts = {called_parts(self.model, places[-1])[-1] for places in self.blocks}
-        for path in sorted(firsts | lasts):
-            before = self._begins if path in firsts else None
-            yield Watched(self.model.get_submodule(path), before, self._ends if path in lasts else None, first=True)
-
-    def closed(self, failed: bool) -> None: ...
-
-    def _begins(self, _: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
-        self.seen += 1
-        self.inside, self.sources, self.targets = self.seen in self.wanted, 0, 0
-        tokens = first_tokens(args, kwargs)
-        if tokens is None:
-            self.inside = False
-            return None
-        self.shape = tuple(tokens.shape[:2])
-        alike = tokens[:1].expand_as(tokens).clone()
-
-        def swap(value: Any) -> Any:
-            return alike if value is tokens else value
-
-        return tuple(map(swap, args)), {name: swap(value) for name, value in kwargs.items()}
-
-    def _ends(self, *_: Any) -> None:
-        self.inside = False
-
-    def operation(self, op: Operation) -> Any:
-        if not self.inside or op.role not in ("matrix", "weights", "norm", "sum"):
-            return op.run()
-        if op.role == "sum":
-            pair = [self._tokens(operand) for operand in op.args[:2]]
-            if all(one is not None and one.shape == pair[0].shape for one in pair):  # type: ignore[union-attr]
-                for operand in op.args[:2]:
-                    self._reads(operand, joins=True)
-            return op.run()
-        given = op.named().get("input")
-        if op.role != "norm":
-            self._reads(given, joins=False)
-        result = op.run()
-        if self._tokens(result) is None:
-            return result
-        before, moved = self._tokens(given), result.clone()
-        if before is None or op.role == "norm":
-            before = self._tokens(result)
-        self.move(self.seen, self.sources, self._tokens(moved), before)  # type: ignore[arg-type]
-        self.sources += 1
-        return moved
-
-    def _reads(self, value: Any, *, joins: bool) -> None:
-        tokens = self._tokens(value)
-        if tokens is not None:
-            self.read(self.seen, self.targets, tokens, joins)
-            self.after[self.seen, self.targets] = self.sources  # a matrix that reads here gives this source
-            self.targets += 1
-
-    def _tokens(self, value: Any) -> Tensor | None:
-        """A tensor as (copies, n, d) where it is one, or (n, copies, d)."""
-        if not isinstance(value, Tensor) or value.ndim != 3:
-            return None
-        if tuple(value.shape[:2]) == self.shape:
-            return value
-        return value.transpose(0, 1) if tuple(value.shape[1::-1]) == self.shape else None
 
 
 class ValueProbe:
@@ -273,22 +182,17 @@ class ValueProbe:
 
         self._run(1 + len(moving), move, read)
 
-    def _run(self, copies: int, move: Move, read: Read) -> _Pass:
-        run = _Pass(self.model, self.blocks, self.wanted, move, read)
+    def _run(self, copies: int, move: Move, read: Read) -> ProbePass:
+        run = ProbePass(self.model, self.blocks, self.wanted, move, read)
+        model = self.model
         with ExitStack() as stack:
-            for quiet in (
-                untouched(self.model),
-                evaluated(self.model),
-                hooks_away(self.model),
-                unwatched(),
-                slow_path(),
-            ):
+            for quiet in (untouched(model), evaluated(model), hooks_away(model), unwatched(), slow_path()):
                 stack.enter_context(quiet)
             stack.enter_context(torch.no_grad())
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             args, kwargs = fresh(*_copied(self.args, self.kwargs, copies))
             stack.enter_context(Watcher(run))
-            self.model.forward(*args, **kwargs)
+            model.forward(*args, **kwargs)
         return run
 
 
