@@ -37,6 +37,7 @@ class Patterns:
 
     def __init__(self) -> None:
         self.active = False
+        self.reads_memory = False  # a matrix has read tokens from before the block, for keys
         self._known: Known[Weights] = Known()
         self._products: Known[Tensor] = Known()  # exp(scores) V, by its P (..., n, m) before it is divided
         self._features: Known[bool] = Known()  # what matrices gave: a softmax of them is over channels
@@ -44,7 +45,7 @@ class Patterns:
 
     def end(self) -> None:
         """Nothing is on its way."""
-        self.active = False
+        self.active = self.reads_memory = False
         self._known.clear()
         self._products.clear()
         self._used.clear()

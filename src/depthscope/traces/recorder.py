@@ -51,7 +51,6 @@ class Recorder:
         self._norms = OuterNorms(self._norm_ends)
         self._lineage = Lineage()
         self._patterns = Patterns()
-        self._reads_memory = False  # a matrix has read tokens from before the block
         self._bias: Tensor | None = None
         self._owners: dict[int, str] = {}  # modules inside candidates, by their weights
 
@@ -232,7 +231,6 @@ class Recorder:
     def _sum(self, known: list, result: Tensor, alpha: float) -> None:
         state = self.states.new(result, self._path, whole=self._between)
         self._patterns.end()
-        self._reads_memory = False
         bias = 0.0 if self._bias is None else float(self._bias.detach().double().square().sum())
         first, second = (k or (None, 1.0) for k in known)
         operands = [first, (second[0], alpha * second[1])]
@@ -269,14 +267,14 @@ class Recorder:
         bias, latest = call.get("bias"), self.states.latest
         self.states.read_by_matrix(call.get("input"))
         block = next((c.source for c in reversed(self._stack) if c.source is not None), None)
-        self._reads_memory |= block is not None and self.states.is_older(call.get("input"), block)
+        self._patterns.reads_memory |= block is not None and self.states.is_older(call.get("input"), block)
         self._given_to_weights(call.get("weight"), call.get("input"))
         fits = isinstance(bias, Tensor) and latest is not None and bias.shape == latest.shape[-1:]
         self._bias = bias if fits else None
 
     def _attention(self, seen: AttentionSeen) -> None:
-        tokens, older = self.states.latest, self._reads_memory
-        self._reads_memory = False
+        tokens, older = self.states.latest, self._patterns.reads_memory
+        self._patterns.reads_memory = False
         found = placed(seen, tokens, reads_memory=older, batch_first=self.log.frames.batch_first)
         if found is None or tokens is None:
             self.log.other_attention += tokens is None or is_over_memory(seen, tokens)
