@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 import depthscope as ds
 import written_attentions as w
@@ -53,3 +55,16 @@ def test_a_softmax_over_channels_is_no_pattern() -> None:
         w.held_to_truth(w.spelled_model(w.linear_attention), X, scan)
     else:
         assert any("without a softmax that could be seen" in note for note in scan.notes)
+
+
+def test_sequences_that_attend_one_by_one_are_not_taken_for_heads() -> None:
+    def one_by_one(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        with torch._C.DisableTorchFunction():  # a truth that nobody sees
+            P = w.scores(q, k).softmax(-1)
+        parts = [(t.transpose(0, 1) for t in one) for one in zip(q, k, v, strict=True)]  # (h, n, d_h) each
+        return torch.stack([F.scaled_dot_product_attention(*one).transpose(0, 1) for one in parts]), P
+
+    X = torch.randn(2, 9, 16)  # as many heads as sequences
+    scan = ds.scan(w.spelled_model(one_by_one), X)
+    true = w.truth(w.spelled_model(one_by_one), X)
+    torch.testing.assert_close(scan.heads["delta"], true["delta"], atol=1e-5, rtol=0)

@@ -57,8 +57,13 @@ class AttentionSeen:
         if len(front) == 2 and others % front[0] == 0 and (others == front[0] or self.queries != front[0]):
             return front[0]
         if len(front) == 1 and len(sizes) == 1 and front[0] % sizes[0] == 0:
-            return sizes[0]
+            return None if self.is_of_one(tokens) else sizes[0]
         return None
+
+    def is_of_one(self, tokens: Tensor) -> bool:
+        """Whether q (h, n, d_h) has all channels of one sequence of many: these are computed one by one."""
+        whole = self.q is not None and len(self.front) == 1 and self.front[0] * self.q.shape[-1] == tokens.shape[-1]
+        return whole and math.prod(tokens.shape[:-1]) > self.queries
 
     def folded(self, batch: int) -> "AttentionSeen":
         """The same with axes (B, h, n, .) everywhere."""

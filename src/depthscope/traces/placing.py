@@ -21,7 +21,7 @@ def placed(
     reads_memory: since the last attention a matrix has read tokens from before the block, as keys of cross-attention.
     batch_first: attention that would make the first axis the tokens is not believed.
     """
-    if tokens is None:
+    if tokens is None or seen.is_of_one(tokens):
         return None
     n, m = seen.queries, seen.keys
     if n == m and not reads_memory:
