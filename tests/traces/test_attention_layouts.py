@@ -2,28 +2,20 @@
 
 import pytest
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor
 
 import depthscope as ds
-from tests.traces import written_attentions as w
+import written_attentions as w
 
 SIZES = {"plain": (3, 9, 2), "h = B": (3, 9, 3), "h = n": (3, 8, 8), "h = B, d_h = n": (4, 6, 4), "B = 1": (1, 7, 2)}
-
-
-def held_to_truth(model: nn.Sequential, X: torch.Tensor, scan: ds.Scan | None = None) -> ds.Scan:
-    scan = ds.scan(model, X) if scan is None else scan
-    for name, value in w.truth(model, X).items():
-        # eigenvalues of rows that sum to one but for rounding move by more than the rounding
-        tolerance = 3e-3 if name == "lambda_2" else 1e-6
-        torch.testing.assert_close(scan.heads[name], value, atol=tolerance, rtol=0, msg=lambda m, name=name: name + m)
-    return scan
 
 
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
 @pytest.mark.parametrize("spelled", w.LAYOUTS)
 def test_every_layout(spelled: w.Spelled, sizes: tuple[int, int, int]) -> None:
     B, n, h = sizes
-    held_to_truth(w.spelled_model(spelled, h, 6 * h), torch.randn(B, n, 6 * h))
+    w.held_to_truth(w.spelled_model(spelled, h, 6 * h), torch.randn(B, n, 6 * h))
 
 
 def test_omega_reads_the_tokens_in_any_layout() -> None:
@@ -52,14 +44,27 @@ def test_dropout_is_not_counted_in_the_pattern() -> None:
     torch.manual_seed(1)
     scan = ds.scan(model, X)
     torch.manual_seed(1)
-    held_to_truth(model, X, scan)
+    w.held_to_truth(model, X, scan)
 
 
 def test_a_softmax_over_channels_is_no_pattern() -> None:
-    X = torch.randn(3, 8, 16)  # as many channels in a head as tokens: the softmax of q is (B, h, n, n)
+    X = torch.randn(1, 8, 16)  # as many channels in a head as tokens: the softmax of q is (B, h, n, n)
     scan = ds.scan(w.spelled_model(w.linear_attention), X)
     assert not any("first is reported" in note for note in scan.notes)
     if scan.heads:  # probed
-        held_to_truth(w.spelled_model(w.linear_attention), X, scan)
+        w.held_to_truth(w.spelled_model(w.linear_attention), X, scan)
     else:
         assert any("without a softmax that could be seen" in note for note in scan.notes)
+
+
+def test_sequences_that_attend_one_by_one_are_not_taken_for_heads() -> None:
+    def one_by_one(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        with torch._C.DisableTorchFunction():  # a truth that nobody sees
+            P = w.scores(q, k).softmax(-1)
+        parts = [(t.transpose(0, 1) for t in one) for one in zip(q, k, v, strict=True)]  # (h, n, d_h) each
+        return torch.stack([F.scaled_dot_product_attention(*one).transpose(0, 1) for one in parts]), P
+
+    X = torch.randn(2, 9, 16)  # as many heads as sequences
+    scan = ds.scan(w.spelled_model(one_by_one), X)
+    true = w.truth(w.spelled_model(one_by_one), X)
+    torch.testing.assert_close(scan.heads["delta"], true["delta"], atol=1e-5, rtol=0)

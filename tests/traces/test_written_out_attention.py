@@ -6,8 +6,8 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import depthscope as ds
-from tests.traces import written_attentions as w
-from tests.traces.test_attention_layouts import held_to_truth
+import written_attentions as w
+from written_attentions import held_to_truth
 
 X = torch.randn(3, 9, 16, generator=torch.Generator().manual_seed(3))
 
@@ -39,6 +39,17 @@ def test_a_sink_is_no_leak_to_padding() -> None:
     P = model[0].P[:, :, :7, :7].detach().double()  # type: ignore[index, union-attr]
     delta = torch.linalg.svdvals(P - P.mean(-2, keepdim=True))[..., 0].mean(0)
     torch.testing.assert_close(scan.heads["delta"][0], delta, atol=1e-6, rtol=0)
+
+
+def test_heads_that_are_computed_one_by_one_are_heads_of_one_attention() -> None:
+    def one_by_one(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        found = [
+            w.used(w.scores(*(t[:, :, i : i + 1] for t in (q, k))).softmax(-1), v[:, :, i : i + 1]) for i in (0, 1)
+        ]
+        return torch.cat([mixed for mixed, _ in found], 2), torch.cat([P for _, P in found], 1)
+
+    scan = held_to_truth(w.spelled_model(one_by_one), X)
+    assert scan.head_counts == [2, 2] and not any("first is reported" in note for note in scan.notes)
 
 
 @pytest.mark.parametrize("spelled", w.GATES)

@@ -181,8 +181,8 @@ def pattern_of(
     """The pattern of P (..., n, m), or of softmax(q k^T scale + bias), and its batch shape (...).
 
     q (..., h, n, d_h), k (..., h or fewer, m, d_h); bias a bool or additive mask that broadcasts to (..., n, m);
-    mask (..., n) without or with the head axis. `trusted` skips the check that rows are probabilities. sink: rows may sum to less
-    than one.
+    mask (..., n) without or with the head axis. `trusted` skips the check that rows are probabilities.
+    sink: rows may sum to less than one.
     """
     if P is not None:
         if P.ndim < 2:

@@ -164,7 +164,9 @@ class AttentionReader:
 
     def _told_by(self, seen: AttentionSeen) -> list[Any]:
         """The metrics that a kind of attention has: keys that are other tokens leave the spread of the rows alone."""
-        return [f for f in self.metrics if f.facts.name == "attention_entropy"] if seen.kind == "cross" else self.metrics
+        return (
+            [f for f in self.metrics if f.facts.name == "attention_entropy"] if seen.kind == "cross" else self.metrics
+        )
 
     def _mixing(self, seen: AttentionSeen, X: Tensor | None, mask: Tensor | None) -> AttentionNumbers:
         """A matrix M (B, h, n, n) without probabilities: what it has, and NaN for what only probabilities have."""

@@ -9,6 +9,7 @@ from torch import Tensor
 from depthscope.errors import MaskError
 from depthscope.metrics.chunks import Energies
 from depthscope.scans.readers import AttentionNumbers, StateNumbers, float64
+from depthscope.scans.together import heads_one_by_one
 from depthscope.traces.blocks import Found
 from depthscope.traces.head import vanished
 from depthscope.traces.log import Attention, Call, Log, State
@@ -130,6 +131,7 @@ class Reading:
     def attention(self, i: int) -> Attention | None:
         """The first attention of a block that mixes its own tokens."""
         inside = [a for a in self.log.attentions if self.blocks[i].attends(a) and a.kind != "cross"]
+        inside = heads_one_by_one(inside, self.log.adds)
         if len(inside) > 1 and not any("in one block" in note for note in self.notes):
             self.notes.append(f"{len(inside)} self-attentions in one block: the first is reported")
         return inside[0] if inside else None

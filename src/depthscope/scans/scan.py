@@ -14,6 +14,7 @@ from depthscope.scans.assemble import assemble
 from depthscope.scans.direction import causal_in
 from depthscope.scans.padded import is_same_mask, padding_seen
 from depthscope.scans.positions import check_positions, metric_called
+from depthscope.scans.probing import probe
 from depthscope.scans.readers import AttentionReader, StateReader
 from depthscope.scans.reading import Reading
 from depthscope.scans.record import JUDGED, Scan
@@ -109,10 +110,29 @@ class Settings:
         prepare_fixes(model, batch.args, batch.kwargs)
         readings = self._run(model, batch, Frames())
         if self.attention and not readings[0].mixers():
-            other = settled(model, batch, readings[0])
-            readings = readings if other is None else self._run(model, batch, other)
-            readings[0].unseen = True
-            readings[0].notes.append(NOT_MEASURED)
+            readings = self._of_moved_tokens(model, batch, readings)
+        else:
+            readings = self._of_sure_axis(model, batch, readings)
+        for number, reading in enumerate(readings):
+            masked = replace(batch, mask=reading.mask, said="attention")
+            if self.attention and any(numbers is None for numbers in reading.attentions()):
+                told = probe(model, masked, reading, self.of_kind("attention"))
+                reading.notes += told or ([NOT_MEASURED] if reading.unseen else [])
+            if reading.log.dropout:
+                self._add_without_dropout(model, masked, number, reading)
+            reading.causal = causal_in(model, masked, reading)
+        return readings
+
+    def _of_moved_tokens(self, model: nn.Module, batch: Batch, readings: list[Reading]) -> list[Reading]:
+        """No attention was seen: who moves whom tells the token axis."""
+        frames = settled(model, batch, readings[0])
+        readings = readings if frames is None else self._run(model, batch, frames)
+        for reading in readings:
+            reading.unseen = True
+        return readings
+
+    def _of_sure_axis(self, model: nn.Module, batch: Batch, readings: list[Reading]) -> list[Reading]:
+        """The same readings, or others, where shapes leave the token axis in doubt."""
         main = readings[0]
         square = any(main.log.frames.is_ambiguous(b.source.shape) for b in main.blocks)
         if square or main.blocks[0].source.axis == 0:
@@ -122,14 +142,9 @@ class Settings:
             if square and axis is None:
                 main.notes.append("as many sequences as tokens: the first axis was taken for the batch")
             elif square and axis == 0:
-                readings = self._run(model, batch, Frames(square_axis=0))
+                return self._run(model, batch, Frames(square_axis=0))
             elif not square and axis not in (0, None):  # windows as long as the batch look like time-first sequences
-                readings = self._run(model, batch, Frames(batch_first=True))
-        for number, reading in enumerate(readings):
-            masked = replace(batch, mask=reading.mask, said="attention")
-            if reading.log.dropout:
-                self._add_without_dropout(model, masked, number, reading)
-            reading.causal = causal_in(model, masked, reading)
+                return self._run(model, batch, Frames(batch_first=True))
         return readings
 
     def _axis_in(self, model: nn.Module, batch: Batch) -> int | None:

@@ -4,6 +4,8 @@ A model that mixes tokens in another way (a Fourier transform, a pool, a recurre
 measured without heads. Where nothing moves but the token that was changed, there is nothing to measure.
 """
 
+from functools import partial
+
 from torch import nn
 
 from depthscope.errors import AttentionNotSeenError
@@ -29,7 +31,7 @@ def settled(model: nn.Module, batch: Batch, reading: Reading) -> Frames | None:
         raise AttentionNotSeenError(_told(reading, "attention over a memory, or between sequences, was seen alone"))
     taken = source.axis or 0
     axes = [taken] + [axis for axis in (1, 0) if axis != taken and len(source.shape) == 3]
-    moving = [axis for axis in axes if run_model(model, lambda axis=axis: mixes(model, paths, axis, batch))]
+    moving = [axis for axis in axes if run_model(model, partial(mixes, model, paths, axis, batch))]
     if not moving:
         raise AttentionNotSeenError(_told(reading, "no token was seen to move another one"))
     if moving[0] == taken:

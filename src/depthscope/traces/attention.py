@@ -4,6 +4,7 @@ Models call torch's scaled_dot_product_attention (q, k, v), or take a softmax wi
 nn.MultiheadAttention does either one inside a single function, whose body is therefore watched as well.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,7 +45,12 @@ class AttentionSeen:
 
     def batch_for(self, tokens: Tensor) -> int | None:
         """How many sequences this attention works on; None when it does not work on whole sequences of `tokens`."""
-        return batch_of(tuple(tokens.shape), self.front, self.queries)
+        return None if self.is_of_one(tokens) else batch_of(tuple(tokens.shape), self.front, self.queries)
+
+    def is_of_one(self, tokens: Tensor) -> bool:
+        """Whether q (h, n, d_h) has all channels of one sequence of many: these are computed one by one."""
+        whole = self.q is not None and len(self.front) == 1 and self.front[0] * self.q.shape[-1] == tokens.shape[-1]
+        return whole and math.prod(tokens.shape[:-1]) > self.queries
 
     def folded(self, batch: int) -> "AttentionSeen":
         """The same with axes (B, h, n, .) everywhere."""

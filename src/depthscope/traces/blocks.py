@@ -39,7 +39,9 @@ class Block:
 
     def attends(self, attention: Attention) -> bool:
         """Whether an attention is of this block."""
-        return self.holds(attention.order) if self.attentions is None else attention.node in self.attentions
+        if self.attentions is None or attention.node is None:  # nobody followed it, or it was probed afterwards
+            return self.holds(attention.order)
+        return attention.node in self.attentions
 
 
 @dataclass(frozen=True)

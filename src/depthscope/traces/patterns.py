@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.traces.attention import AttentionSeen
+from depthscope.traces.attention import AttentionSeen, attention_in
 from depthscope.traces.contraction import PRODUCTS, contraction_of
 from depthscope.traces.identity import Known
 from depthscope.traces.operations import Operation, operands_of
+from depthscope.traces.other_calls import flex_seen, packed_seen
+from depthscope.traces.placing import is_plain, is_square
 
-MAKERS = ("softmax", "exp", "gate")  # roles of functions that make weights
+SHOWN = ("attention", "flex", "packed", "softmax", "exp", "gate")  # roles of functions that show or make weights
 DIVIDERS = {"div", "div_", "__truediv__", "__itruediv__", "true_divide", "divide", "mul", "__mul__", "mul_"}
 ROUNDED = {torch.float16: 1e-2, torch.bfloat16: 5e-2}  # what a row of probabilities may be off one by; else 1e-3
 
@@ -35,6 +37,7 @@ class Patterns:
 
     def __init__(self) -> None:
         self.active = False
+        self.reads_memory = False  # a matrix has read tokens from before the block, for keys
         self._known: Known[Weights] = Known()
         self._products: Known[Tensor] = Known()  # exp(scores) V, by its P (..., n, m) before it is divided
         self._features: Known[bool] = Known()  # what matrices gave: a softmax of them is over channels
@@ -42,7 +45,7 @@ class Patterns:
 
     def end(self) -> None:
         """Nothing is on its way."""
-        self.active = False
+        self.active = self.reads_memory = False
         self._known.clear()
         self._products.clear()
         self._used.clear()
@@ -81,6 +84,25 @@ class Patterns:
     def is_over_channels(self, scores: Any) -> bool:
         """Whether a softmax is taken of what a matrix gave, queries or keys: linear attention, and no pattern."""
         return isinstance(scores, Tensor) and self._features.find(_memory(scores)) is not None
+
+    def seen(self, op: Operation, result: Any, tokens: Tensor | None) -> AttentionSeen | None:
+        """Attention that this call alone shows; weights that it does not tell enough of are followed to their values.
+
+        tokens: those that attention reads.
+        """
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            if op.role in ("flex", "packed"):
+                return flex_seen(op.args) if op.role == "flex" else packed_seen(op.args, op.kwargs)
+            found = attention_in(op, result)
+            if op.role == "attention" or tokens is None:
+                return found
+            if self.is_over_channels(op.args[0] if op.args else op.kwargs.get("input")):
+                return None
+            if found is not None and is_plain(found, tokens):
+                return found
+            if op.role == "softmax" or is_square(result, tokens):
+                self.made(op, result)
+        return None
 
     def matrix_gave(self, result: Any) -> None:
         if isinstance(result, Tensor):

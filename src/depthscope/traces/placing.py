@@ -14,13 +14,15 @@ COVERED = 0.5  # windows hold at least this share of the tokens: a class token m
 
 
 def placed(
-    seen: AttentionSeen, tokens: Tensor, *, reads_memory: bool = False, batch_first: bool = False
+    seen: AttentionSeen, tokens: Tensor | None, *, reads_memory: bool = False, batch_first: bool = False
 ) -> AttentionSeen | None:
     """The attention with axes (B, h, n, .) and of its kind; None where it does not fit the tokens.
 
     reads_memory: since the last attention a matrix has read tokens from before the block, as keys of cross-attention.
     batch_first: attention that would make the first axis the tokens is not believed.
     """
+    if tokens is None or seen.is_of_one(tokens):
+        return None
     n, m = seen.queries, seen.keys
     if n == m and not reads_memory:
         batch = seen.batch_for(tokens)

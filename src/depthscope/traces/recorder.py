@@ -11,16 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from depthscope.traces.attention import AttentionSeen, attention_in, drops, without_dropout
+from depthscope.traces.attention import AttentionSeen, drops, without_dropout
 from depthscope.traces.flow import Flow, Given, Sizes, tensors_in
 from depthscope.traces.followed import followed_modules
 from depthscope.traces.head import given_to
 from depthscope.traces.lineage import Lineage
 from depthscope.traces.log import Add, Attention, Call, Log
 from depthscope.traces.operations import PAIRS, Operation, is_norm, is_scalar
-from depthscope.traces.other_calls import flex_seen, packed_seen
-from depthscope.traces.patterns import MAKERS, Patterns
-from depthscope.traces.placing import is_over_memory, is_plain, is_square, placed
+from depthscope.traces.patterns import SHOWN, Patterns
+from depthscope.traces.placing import is_over_memory, placed
 from depthscope.traces.seen_states import Measure, SeenStates
 from depthscope.traces.token_axis import Frames
 from depthscope.traces.tokens import first_tokens, tokens_last, tokens_out
@@ -55,7 +54,6 @@ class Recorder:
         self._norms = OuterNorms(self._norm_ends)
         self._lineage = Lineage()
         self._patterns = Patterns()
-        self._reads_memory = False  # a matrix has read tokens from before the block
         self._bias: Tensor | None = None
         self._owners: dict[int, str] = {}  # modules inside candidates, by their weights
         self._norm_paths: dict[nn.Module, str] = {}
@@ -204,10 +202,9 @@ class Recorder:
             return self._acts(op)
         given, weights = self.log.flow.asked(op), self._patterns.asked(op)
         result = self._acts(op, given)
-        if weights:
-            seen = self._patterns.follow(op, result, weights)
-            if seen is not None:
-                self._attention(seen, result)
+        seen = self._patterns.follow(op, result, weights)
+        if seen is not None:
+            self._attention(seen, result)
         if self.wanted:
             for tensor in tensors_in((op.args[0] if result is None and op.name == "__setitem__" else result,)):
                 self._meet(tensor)
@@ -235,8 +232,8 @@ class Recorder:
             self._patterns.matrix_gave(result)
         elif role == "norm":
             self._norm(op.named().get("input"), result, self._path)
-        elif role in ("attention", "flex", "packed") or role in MAKERS:
-            seen = self._seen(op, result)
+        elif role in SHOWN:
+            seen = self._patterns.seen(op, result, self.states.latest)
             if seen is not None:
                 self._attention(seen, result)
         if made:
@@ -266,7 +263,6 @@ class Recorder:
     def _sum(self, known: list, result: Tensor, alpha: float) -> None:
         state = self.states.new(result, self._path, whole=self._between)
         self._patterns.end()
-        self._reads_memory = False
         bias = 0.0 if self._bias is None else float(self._bias.detach().double().square().sum())
         first, second = (k or (None, 1.0) for k in known)
         operands = [first, (second[0], alpha * second[1])]
@@ -302,65 +298,40 @@ class Recorder:
         call = op.named()
         bias, latest = call.get("bias"), self.states.latest
         self.states.read_by_matrix(call.get("input"))
-        self._reads_memory |= self._is_memory(call.get("input"))
+        block = next((c.source for c in reversed(self._stack) if c.source is not None), None)
+        self._patterns.reads_memory |= block is not None and self.states.is_older(call.get("input"), block)
         self._given_to_weights(call.get("weight"), call.get("input"))
         fits = isinstance(bias, Tensor) and latest is not None and bias.shape == latest.shape[-1:]
         self._bias = bias if fits else None
-
-    def _is_memory(self, tokens: Any) -> bool:
-        """Whether tokens are a state from before the innermost block: what an encoder gave."""
-        known = self.states.find(tokens)
-        around = next((c for c in reversed(self._stack) if c.source is not None and c.path in self.candidates), None)
-        return known is not None and around is not None and known[0].order < around.source.order  # type: ignore[union-attr]
-
-    def _seen(self, op: Operation, result: Any) -> AttentionSeen | None:
-        """Attention that this call alone shows; other weights are followed to their values."""
-        with torch.no_grad(), torch._C.DisableTorchFunction():
-            if op.role in ("flex", "packed"):
-                return flex_seen(op.args) if op.role == "flex" else packed_seen(op.args, op.kwargs)
-            tokens = self.states.latest
-            seen = attention_in(op, result)
-            if op.role == "attention" or tokens is None:
-                return seen
-            if self._patterns.is_over_channels(op.args[0] if op.args else op.kwargs.get("input")):
-                return None
-            if seen is not None and is_plain(seen, tokens):
-                return seen
-            if op.role == "softmax" or is_square(result, tokens):
-                self._patterns.made(op, result)
-        return None
 
     def _attention(self, seen: AttentionSeen, result: Any) -> None:
         """Attention was seen in the function that gave this result."""
         self.log.flow.attends(result, Sizes(seen.front, seen.queries, seen.keys))
         self.log.keys.add(self._tick(), seen)
         self._lineage.begin(result)
-        tokens, reads_memory, node = self.states.latest, self._reads_memory, self.log.flow.find(result)
-        self._reads_memory = False
-        with torch.no_grad(), torch._C.DisableTorchFunction():
-            first = self.log.frames.batch_first
-            found = None if tokens is None else placed(seen, tokens, reads_memory=reads_memory, batch_first=first)
-        if tokens is None or found is None:
+        tokens, older = self.states.latest, self._patterns.reads_memory
+        self._patterns.reads_memory = False
+        found = placed(seen, tokens, reads_memory=older, batch_first=self.log.frames.batch_first)
+        if found is None or tokens is None:
             self.log.other_attention += tokens is None or is_over_memory(seen, tokens)
             return
-        seen, batch = found, found.front[0]
-        if seen.kind in ("window", "cross"):
-            self._measure(seen, None, node)
-            return
+        X = None if found.kind in ("window", "cross") else self._read_by(found, tokens)
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            numbers = self.on_attention(found, X)
+        node = self.log.flow.find(result)
+        self.log.attentions.append(
+            Attention(self._path, self._tick(), seen.queries, numbers, found.kind, found.sink, node)
+        )
+
+    def _read_by(self, seen: AttentionSeen, tokens: Tensor) -> Tensor | None:
+        """The tokens (B, n, d) that attention over whole sequences reads, whose axes it tells."""
         if seen.queries not in tokens.shape[:-1]:  # an image (B, H, W, d), whose tokens are all its places
-            self._measure(seen, tokens.flatten(1, -2), node)
-            return
-        self.log.frames.add(batch, seen.queries)
+            return tokens.flatten(1, -2)
+        self.log.frames.add(seen.front[0], seen.queries)
         self.states.measure_waiting(assume=False)
         read = tokens if self.states.stranger is None else self.states.stranger
         X = tokens_last(read, self.log.frames.axis_of(tuple(read.shape)) or 0)
-        self._measure(seen, X if tuple(X.shape[:-1]) == (batch, seen.queries) else None, node)
-
-    def _measure(self, seen: AttentionSeen, X: Tensor | None, node: int | None) -> None:
-        with torch.no_grad(), torch._C.DisableTorchFunction():
-            numbers = self.on_attention(seen, X)
-        found = Attention(self._path, self._tick(), seen.queries, numbers, seen.kind, seen.sink, node)
-        self.log.attentions.append(found)
+        return X if tuple(X.shape[:-1]) == (seen.front[0], seen.queries) else None
 
 
 def _is_list(module: nn.Module) -> bool:

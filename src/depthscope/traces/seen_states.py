@@ -89,6 +89,12 @@ class SeenStates:
         if not same and self.find(tokens) is None:
             self.stranger = tokens.detach().reshape(latest.shape)
 
+    def is_older(self, tensor: Any, state: State) -> bool:
+        """Whether a tensor, or what it is a view of, is a state from before another: what an encoder gave a decoder."""
+        base = tensor._base if isinstance(tensor, Tensor) else None  # time-first, as in nn.MultiheadAttention
+        known = self.find(tensor) or self.find(base)
+        return known is not None and known[0].order < state.order
+
     def forget(self) -> None:
         """The pass has ended: no tensor is kept."""
         self._known.clear()
