@@ -12,12 +12,14 @@ from depthscope.forecasts.curves import NO_PASS, curves
 from depthscope.forecasts.record import Forecast
 from depthscope.forecasts.sureness import TRAINED, band_by_variance, beyond_range, neglected, warned_of_training
 from depthscope.forecasts.trained import sign_of_training
-from depthscope.laws.law import Law
-from depthscope.laws.through_model import laws_by_block
+from depthscope.laws.boundaries import Boundary, by_modules, by_spans
+from depthscope.laws.sampled_steps import DRAWS
+from depthscope.laws.through_model import Followed, laws_by_block
 from depthscope.models.random_inputs import random_inputs
 from depthscope.remedies.de_escalate import DeEscalate
 from depthscope.remedies.fix import fix_
-from depthscope.traces.entry import enter
+from depthscope.traces.entry import Entry, enter
+from depthscope.traces.inputs import Batch
 
 BY_WEIGHTS = "weights are random to the part of the tokens that differs; the common part goes through the actual ones"
 ONE_SURVEY = "blocks are followed by the law of their tokens; the model ran to find the sites of the remedy"
@@ -38,7 +40,9 @@ def of_model(model: nn.Module, inputs: Any, blocks: str | Iterable[str] | None, 
         if tau:
             stack.enter_context(fix_(model, DeEscalate(tau), blocks=entry.blocks))
         found = [
-            _of_laws(type(model).__name__, laws_by_block(model, names, b.args, b.kwargs), b.mask, assumed, trained)
+            _of_laws(
+                type(model).__name__, laws_by_block(model, _ends(entry, b), b.args, b.kwargs), b.mask, assumed, trained
+            )
             for b in entry.batches()
         ]
     curves_and_band = ("t_sim", "t_div", "t_cos", "band")
@@ -47,8 +51,17 @@ def of_model(model: nn.Module, inputs: Any, blocks: str | Iterable[str] | None, 
     return replace(found[0], tau=tau, warnings=worst.warnings, **means)  # type: ignore[arg-type]
 
 
-def _of_laws(source: str, laws: list[Law], mask: Tensor | None, assumed: list[str], trained: str) -> Forecast:
+def _ends(entry: Entry, batch: Batch) -> list[Boundary]:
+    """Where blocks begin and end: by name where they are modules that are called, else by a pass that shows it."""
+    names = entry.names()
+    if any(isinstance(entry.model.get_submodule(name), nn.ModuleList) for name in names):
+        return by_spans(entry.model, entry.survey(batch).spans)
+    return by_modules(names)
+
+
+def _of_laws(source: str, followed: Followed, mask: Tensor | None, assumed: list[str], trained: str) -> Forecast:
     """mask: tokens that count; trained: why the weights look trained, if they do."""
+    laws, assumed = followed.laws, [*assumed, *_drawn(followed.sampled)]
     n = laws[0].tokens
     if mask is not None and mask.shape[-1] != n:
         mask = None  # of other tokens than those in the blocks, as of a longer text that was cut into patches
@@ -57,3 +70,15 @@ def _of_laws(source: str, laws: list[Law], mask: Tensor | None, assumed: list[st
     variance = neglected(laws, structure=TRAINED if trained else 0.0)
     found = replace(found, band=band_by_variance(found, variance.sum(-1)))
     return replace(found, warnings=warned_of_training(trained) + beyond_range(found, laws, variance))
+
+
+def _drawn(sampled: dict[str, str]) -> list[str]:
+    """One sentence where steps have no law: which, and why the first of them has none."""
+    if not sampled:
+        return []
+    names = [f"{name}" for name in sampled]
+    some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return [
+        f"{some} ran on tokens drawn from their law, {DRAWS} samples each: {next(iter(sampled.values()))}; the band "
+        "holds how far samples differ"
+    ]

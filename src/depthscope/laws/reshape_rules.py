@@ -6,13 +6,14 @@ from typing import Any
 import torch
 
 from depthscope.laws.law import Law
-from depthscope.laws.tensor import RULES, LawTensor, law_of, like, no_rule, shapes
+from depthscope.laws.tensor import LAYOUTS, RULES, LawTensor, law_of, like, no_rule, shapes
 
 
 def same(func: Any, args: tuple, kwargs: dict) -> Any:
     x, out = args[0], shapes(func, args, kwargs)
     made = like(out, x.law)
     if isinstance(made, LawTensor):
+        made.turned = x.turned != (x.ndim == out.ndim == 3 and 1 < out.shape[-1] and out.stride(-1) != 1)
         made.groups = out.shape[-3:-1] if x.ndim == 3 and out.ndim == 5 else x.groups  # (B, n, c) -> (B, n, a, b, c')
     return made
 
@@ -93,6 +94,7 @@ def joined(func: Any, args: tuple, kwargs: dict) -> Any:
 
 SHAPES = """view reshape transpose permute contiguous to unsqueeze squeeze flatten unflatten float double half bfloat16
 type_as type clone detach expand expand_as movedim dropout repeat_interleave view_as swapaxes t"""
+LAYOUTS |= set(SHAPES.split())
 RULES |= {
     **dict.fromkeys(SHAPES.split(), same),
     **dict.fromkeys(("chunk", "split", "tensor_split"), chunked),

@@ -10,7 +10,18 @@ from torch import Tensor
 from depthscope.laws.hidden_units import Units
 from depthscope.laws.law import Law
 from depthscope.laws.mixing import attended
-from depthscope.laws.tensor import RULES, DrawnMatrix, LawTensor, OtherTokensError, Rule, law_of, like, no_rule, shapes
+from depthscope.laws.tensor import (
+    ENTRYWISE,
+    RULES,
+    DrawnMatrix,
+    LawTensor,
+    OtherTokensError,
+    Rule,
+    law_of,
+    like,
+    no_rule,
+    shapes,
+)
 from depthscope.traces.operations import Operation
 
 # sums and products
@@ -141,14 +152,23 @@ def attention(func: Any, args: tuple, kwargs: dict) -> Any:
     q, k, v = call["query"], call["key"], call["value"]
     if not all(isinstance(x, LawTensor) for x in (q, k, v)) or q.shape[-2] != k.shape[-2]:
         raise no_rule("cross-attention", (q, k, v))
-    if law_of(q).tokens != q.shape[-2]:
-        raise OtherTokensError(f"attention works on {q.shape[-2]} tokens; there are {law_of(q).tokens}.")
+    check_tokens(q)
     n, d_h, heads = q.shape[-2], q.shape[-1], q.shape[-3] if q.ndim == 4 else 1
     laws = [law_of(x) for x in (q, k, v)]
     wide = laws[2].channelwise(lambda vector: _for_heads(vector, heads, v.shape[-1]))
     scale = d_h**-0.5 if call.get("scale") is None else call["scale"]
     out = attended(laws[0], laws[1], wide, _bias(call, n), scale=scale, d_h=d_h, heads=heads)
     return LawTensor(torch.Size((*q.shape[:-1], v.shape[-1])), q.dtype, out)
+
+
+def check_tokens(q: LawTensor) -> None:
+    """Attention must work on all tokens of the law: (..., n, d_h)."""
+    law, n = law_of(q), q.shape[-2]
+    if law.tokens == n:
+        return
+    if len(law.gaussian()) == n:  # what was taken for sequences
+        raise OtherTokensError(f"attention works on {n} tokens; there are {law.tokens}.")
+    raise no_rule(f"attention over {n} of {law.tokens} tokens", (q,))
 
 
 def _for_heads(vector: Tensor, heads: int, d_h: int) -> Tensor:
@@ -192,14 +212,21 @@ def _tokens(func: Any, args: tuple, kwargs: dict) -> int:
     return x.shape[along]
 
 
-RULES |= {
+SUMS = {
     **dict.fromkeys(("add", "add_", "__add__", "__radd__", "__iadd__"), added),
     **dict.fromkeys(("sub", "__sub__", "sub_"), subtracted),
     **dict.fromkeys(("mul", "__mul__", "__rmul__", "mul_", "multiply"), multiplied),
     **dict.fromkeys(("div", "__truediv__", "true_divide", "div_"), divided),
     **dict.fromkeys(("neg", "__neg__"), negated),
+}
+FUNCTIONS = {
     **dict.fromkeys(("pow", "__pow__"), pointwise(torch.pow)),
     **{f.__name__: pointwise(f) for f in (torch.relu, F.gelu, F.silu, torch.tanh, torch.sigmoid, F.leaky_relu)},
+}
+ENTRYWISE |= {*SUMS, *FUNCTIONS, "zeros_like"}
+RULES |= {
+    **SUMS,
+    **FUNCTIONS,
     **dict.fromkeys(("layer_norm", "rms_norm"), norm),
     "zeros_like": zeros,
     "linear": linear,

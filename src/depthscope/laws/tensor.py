@@ -19,6 +19,8 @@ from depthscope.traces.watcher import body_of
 
 Rule = Callable[[Any, tuple, dict], Any]
 RULES: dict[str, Rule] = {}
+LAYOUTS: set[str] = set()  # functions that change the layout alone
+ENTRYWISE: set[str] = set()  # functions that treat every entry alike, wherever it lies
 ASKED = {  # what code asks of any tensor
     *("__get__", "size", "dim", "ndimension", "numel", "stride", "is_floating_point", "is_complex", "is_contiguous"),
     "is_inference",
@@ -38,6 +40,7 @@ class LawTensor(Tensor):
 
     law: Law | Units
     groups: tuple[int, ...] | None = None  # how channels were first cut in two, (heads, 3) or (3, heads)
+    turned: bool = False  # (B, c, n) and not (B, n, c)
     form: "Shape"  # read by name it costs nothing, where .shape of a tensor subclass is a function call
 
     @staticmethod
@@ -86,12 +89,25 @@ def follow(func: Any, args: tuple, kwargs: dict) -> Any:
     rule = RULES.get(name)
     if rule is None or kwargs.get("out") is not None:
         raise no_rule(name, args)
+    turned = _is_turned(name, args)
     result = rule(func, args, kwargs)
+    if turned:
+        result.turned = True
     target = args[0] if args else None
     if isinstance(target, LawTensor) and Operation(func, name, None, args, kwargs).in_place:
         target.law = result.law  # whoever holds the tensor has the new numbers
         return target
     return result
+
+
+def _is_turned(name: str, args: tuple) -> bool:
+    """Whether the result has channels before tokens, as an operand has: functions of axes are not known for those."""
+    if name in LAYOUTS or not any(isinstance(a, LawTensor) and a.turned for a in args):
+        return False
+    plain = any(isinstance(a, Tensor) and not isinstance(a, LawTensor) and a.numel() > 1 for a in args)
+    if name not in ENTRYWISE or plain:
+        raise no_rule(name, args)
+    return True
 
 
 class OtherTokensError(ForecastError):

@@ -1,0 +1,57 @@
+"""Where blocks begin and end as a model runs: by the modules that tokens enter by and leave by, or by sums after them."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from depthscope.laws.tensor import LawTensor
+from depthscope.traces.operations import Operation
+from depthscope.traces.survey import Span
+from depthscope.traces.watcher import Watched
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """A block: the path of the module that its tokens enter by, and of the one after which it ends.
+
+    sums: how many sums with the stream come after that module before the block is over, 0 where it returns the stream.
+    """
+
+    entry: str
+    exit: str
+    sums: int = 0
+
+
+def by_modules(paths: Iterable[str]) -> list[Boundary]:
+    """Blocks that are modules which take and return the stream."""
+    return [Boundary(path, path) for path in paths]
+
+
+def by_spans(model: nn.Module, spans: list[Span]) -> list[Boundary]:
+    """Blocks as they were seen to run: entries of a list are branches, which a sum brings back to the stream."""
+    return [
+        Boundary(span.entry, span.exit, int(isinstance(model.get_submodule(span.block), nn.ModuleList)))
+        for span in spans
+    ]
+
+
+class Sums:
+    """A listener that tells of every sum of laws."""
+
+    everything = False
+
+    def __init__(self, tell: Callable[[LawTensor], None]) -> None:
+        self.tell = tell
+
+    def modules(self) -> Iterable[Watched]:
+        return ()
+
+    def operation(self, op: Operation) -> Any:
+        result = op.run()
+        if op.role == "sum" and isinstance(result, LawTensor) and all(isinstance(x, LawTensor) for x in op.args[:2]):
+            self.tell(result)
+        return result
+
+    def closed(self, failed: bool) -> None: ...

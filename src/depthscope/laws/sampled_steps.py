@@ -1,0 +1,139 @@
+"""The safety net: a module that laws cannot be followed through is run on tokens drawn from the law of its input.
+
+The smallest module that takes and returns tokens is run so, with its actual weights, and the law goes on from what it
+returns; everything else that it takes (masks, positions, states of an encoder) is passed as it is. A few draws tell
+how sure that is. Draws and not the tokens of the model itself: those would need every block before it to be computed.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from depthscope.errors import DepthscopeError
+from depthscope.laws.doubt import by_draws
+from depthscope.laws.draws import drawn
+from depthscope.laws.law import Law
+from depthscope.laws.nests import leaves, mapped
+from depthscope.laws.tensor import LawTensor, OtherTokensError, law_of
+from depthscope.traces.watcher import unwatched
+
+DRAWS = 2
+
+
+class AxisNeededError(DepthscopeError):
+    """Tokens must be drawn, and nothing has told yet along which axis they lie."""
+
+
+@dataclass
+class SampledSteps:
+    """Which modules were run on drawn tokens, by path, and why; axis of the tokens, None while it is not known."""
+
+    axis: int | None
+    units: dict[str, str] = field(default_factory=dict)
+    open: bool = True  # closed where nothing is of interest any more
+    chance: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(0))
+
+    def through(self, name: str, plain: Callable[..., Any], args: tuple, kwargs: dict, error: Exception) -> Any:
+        """What the module `plain` makes of draws of the laws among its arguments; the error where that cannot be."""
+        held = {id(x): x for x in leaves((args, kwargs)) if isinstance(x, LawTensor)}
+        if not all(map(self._is_tokens, held.values())):
+            raise error
+        if self.axis is None:
+            raise AxisNeededError(f"{name} is to be run on drawn tokens.") from error
+        laws = [law_of(x) for x in held.values()]
+        outputs = [self._run(plain, args, kwargs, held, laws) for _ in range(DRAWS)]
+        form = next(iter(held.values())).shape
+        result = mapped(lambda *parts: self._as_law(parts, form, laws[0]), *outputs)
+        if not any(isinstance(part, LawTensor) for part in leaves(result)):
+            raise error  # tokens went in and none came out: a part of a step, not one by itself
+        self.units.setdefault(name, _reason(error))
+        return result
+
+    def _run(self, plain: Callable[..., Any], args: tuple, kwargs: dict, held: dict, laws: list[Law]) -> Any:
+        tensors = list(held.values())
+        batch = self._rows(tensors[0].shape)
+        draws = drawn(laws, batch, [x.shape[-1] for x in tensors], self.chance)
+        numbers = {id(x): self._laid_out(X, x) for x, X in zip(tensors, draws, strict=True)}
+
+        def given(value: Any) -> Any:
+            return numbers[id(value)].clone() if isinstance(value, LawTensor) else value
+
+        with unwatched():
+            return plain(*mapped(given, args), **mapped(given, kwargs))
+
+    def _rows(self, shape: torch.Size) -> int:
+        return shape[1] if self.axis == 0 else shape[0]
+
+    def _laid_out(self, X: Tensor, like: LawTensor) -> Tensor:
+        """Tokens (B, n, c) in the layout of a tensor."""
+        return (X.transpose(0, 1) if self.axis == 0 else X).reshape(like.shape).to(like.dtype)
+
+    def _is_tokens(self, x: LawTensor) -> bool:
+        """Whether the axes of a tensor are those of the tokens, and not heads, windows or channels first."""
+        law = law_of(x)
+        between = x.shape[0] if self.axis == 0 else x.shape[1:-1].numel()
+        channels = law.known[0][1].shape[-1] if law.known else x.shape[-1]
+        return x.ndim >= 3 and not x.turned and between == law.tokens and channels in (1, x.shape[-1])
+
+    def _as_law(self, parts: tuple, form: torch.Size, before: Law) -> Any:
+        """The law of what came out of every draw, where it is tokens."""
+        first = parts[0]
+        tokens = isinstance(first, Tensor) and first.is_floating_point() and first.shape[:-1] == form[:-1]
+        if not tokens or isinstance(first, LawTensor):
+            return first
+        X = torch.stack([part.transpose(0, 1) if self.axis == 0 else part.flatten(1, -2) for part in parts])
+        law = Law.of_draws(X, before.followed)
+        if before.doubt is not None:
+            energies = torch.stack([Law.of_tokens(x).pair for x in X])
+            doubt = before.doubt.moved(before.pair, law.pair).with_chance("draws", by_draws(energies))
+            law = replace(law, doubt=doubt)
+        return LawTensor(first.shape, first.dtype, law)
+
+
+def _reason(error: Exception) -> str:
+    text = str(error) if isinstance(error, DepthscopeError) else f"{type(error).__name__}: {error}"
+    return text.removeprefix("forecast: ").rstrip(".")
+
+
+@contextmanager
+def sampled_where_needed(model: nn.Module, ends: Iterable[nn.Module], steps: SampledSteps) -> Iterator[None]:
+    """Let every module that holds none of `ends` be run on drawn tokens where laws stop at it."""
+    inner = {id(module) for module in ends}
+    changed: list[tuple[dict[str, Any], Any]] = []
+    try:
+        for name, module in model.named_modules():
+            holds = any(id(part) in inner for part in module.modules() if part is not module)
+            if holds or isinstance(module, torch.jit.ScriptModule | nn.ModuleList | nn.ModuleDict):
+                continue
+            own = vars(module)
+            changed.append((own, own.get("forward")))
+            own["forward"] = _guarded(name, module.forward, steps)
+        yield
+    finally:
+        for own, before in reversed(changed):
+            own.pop("forward", None)
+            if before is not None:
+                own["forward"] = before
+
+
+def _guarded(name: str, plain: Callable[..., Any], steps: SampledSteps) -> Callable[..., Any]:
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        laws = [(x, x.law) for x in leaves((args, kwargs)) if isinstance(x, LawTensor)]
+        if not laws:
+            return plain(*args, **kwargs)
+        try:
+            return plain(*args, **kwargs)
+        except (OtherTokensError, AxisNeededError):
+            raise
+        except Exception as error:
+            if not steps.open:
+                raise
+            for x, law in laws:  # what was written into them on the way is taken back
+                x.law = law
+            return steps.through(name, plain, args, kwargs, error)
+
+    return forward
