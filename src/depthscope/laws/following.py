@@ -10,7 +10,6 @@ from depthscope.laws.law import Law
 from depthscope.laws.nests import leaves, mapped
 from depthscope.laws.sampled_steps import SampledSteps
 from depthscope.laws.tensor import LawTensor, law_of
-from depthscope.traces.survey import is_cache
 from depthscope.traces.tokens import first_tokens
 
 
@@ -55,8 +54,6 @@ class Following:
         def swap(value: Any) -> Any:
             if isinstance(value, LawTensor) and value is not x:
                 return LawTensor(value.shape, value.dtype, law_of(value).brief().doubted())
-            if is_cache(value) and not value.get_seq_length():
-                return None  # there is nothing in it, and nobody will read it
             return new if value is x or _is_copy(value, x) else value
 
         return mapped(swap, given), mapped(swap, named)

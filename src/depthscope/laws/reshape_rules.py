@@ -60,6 +60,8 @@ def picked(func: Any, args: tuple, kwargs: dict) -> Any:
     """x[i]: one of q, k, v; x[..., a:b]: some channels, as rotary positions take them."""
     x, index = args[0], args[1]
     out = shapes(func, args, kwargs)
+    if out.shape == x.shape and all(map(_is_slice, index if isinstance(index, tuple) else (index,))):
+        return like(out, x.law)  # all of it, as the last 512 of fewer tokens
     if isinstance(index, int):
         return like(out, _group(x, index % x.shape[0]))
     if index is None or (isinstance(index, tuple) and all(_is_all(i) for i in index)):
@@ -70,6 +72,10 @@ def picked(func: Any, args: tuple, kwargs: dict) -> Any:
     if isinstance(index, tuple) and index[0] is ... and len(index) == 2 and isinstance(index[1], slice):
         return like(out, _slice(x, index[1]))
     raise no_rule("__getitem__", args)
+
+
+def _is_slice(index: Any) -> bool:
+    return index is ... or (isinstance(index, slice) and index.step in (None, 1))
 
 
 def _is_all(index: Any) -> bool:

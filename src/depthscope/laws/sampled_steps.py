@@ -1,11 +1,14 @@
 """The safety net: a module that laws cannot be followed through is run on tokens drawn from the law of its input.
 
-The smallest module that takes and returns tokens is run so, with its actual weights, and the law goes on from what it
-returns; everything else that it takes (masks, positions, states of an encoder) is passed as it is. A few draws tell
-how sure that is. Draws and not the tokens of the model itself: those would need every block before it to be computed.
+A part of a block is run so (its attention, its experts), with its actual weights, and the law goes on from what it
+returns; the whole block where none of its parts takes and returns tokens. Everything else that it takes (masks,
+positions, states of an encoder) is passed as it is. A few draws tell how sure that is. They are draws, and not the
+tokens of the model itself: those would need every block before it to be computed. Smaller steps than the parts of a
+block would be drawn more often, and what queries, keys and values have to do with each other would be lost.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+import copy
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,9 +22,10 @@ from depthscope.laws.draws import drawn
 from depthscope.laws.law import Law
 from depthscope.laws.nests import leaves, mapped
 from depthscope.laws.tensor import LawTensor, OtherTokensError, law_of
+from depthscope.traces.survey import is_cache
 from depthscope.traces.watcher import unwatched
 
-DRAWS = 2
+DRAWS = 4
 
 
 class AxisNeededError(DepthscopeError):
@@ -30,9 +34,13 @@ class AxisNeededError(DepthscopeError):
 
 @dataclass
 class SampledSteps:
-    """Which modules were run on drawn tokens, by path, and why; axis of the tokens, None while it is not known."""
+    """Which modules were run on drawn tokens, by path, and why; axis of the tokens, None while it is not known.
+
+    past: whether the inputs have a key-value cache, which is read then.
+    """
 
     axis: int | None
+    past: bool = False
     units: dict[str, str] = field(default_factory=dict)
     open: bool = True  # closed where nothing is of interest any more
     chance: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(0))
@@ -60,7 +68,9 @@ class SampledSteps:
         numbers = {id(x): self._laid_out(X, x) for x, X in zip(tensors, draws, strict=True)}
 
         def given(value: Any) -> Any:
-            return numbers[id(value)].clone() if isinstance(value, LawTensor) else value
+            if isinstance(value, LawTensor):
+                return numbers[id(value)].clone()
+            return copy.deepcopy(value) if is_cache(value) else value
 
         with unwatched():
             return plain(*mapped(given, args), **mapped(given, kwargs))
@@ -94,24 +104,30 @@ class SampledSteps:
         return LawTensor(first.shape, first.dtype, law)
 
 
+def _no_cache(value: Any) -> Any:
+    return None if is_cache(value) else value
+
+
 def _reason(error: Exception) -> str:
     text = str(error) if isinstance(error, DepthscopeError) else f"{type(error).__name__}: {error}"
     return text.removeprefix("forecast: ").rstrip(".")
 
 
 @contextmanager
-def sampled_where_needed(model: nn.Module, ends: Iterable[nn.Module], steps: SampledSteps) -> Iterator[None]:
-    """Let every module that holds none of `ends` be run on drawn tokens where laws stop at it."""
-    inner = {id(module) for module in ends}
+def sampled_where_needed(model: nn.Module, ends: list[nn.Module], steps: SampledSteps) -> Iterator[None]:
+    """Let blocks, their parts, and what is between blocks be run on drawn tokens where laws stop at them.
+
+    ends: the modules that blocks begin and end with.
+    """
+    blocks = {id(module) for module in ends}
+    holders = {id(m) for m in model.modules() if any(id(part) in blocks for part in m.modules() if part is not m)}
+    names = {id(module): name for name, module in model.named_modules()}
     changed: list[tuple[dict[str, Any], Any]] = []
     try:
-        for name, module in model.named_modules():
-            holds = any(id(part) in inner for part in module.modules() if part is not module)
-            if holds or isinstance(module, torch.jit.ScriptModule | nn.ModuleList | nn.ModuleDict):
-                continue
+        for module in {id(m): m for m in _units(model, blocks, holders)}.values():
             own = vars(module)
             changed.append((own, own.get("forward")))
-            own["forward"] = _guarded(name, module.forward, steps)
+            own["forward"] = _guarded(names[id(module)], module.forward, steps)
         yield
     finally:
         for own, before in reversed(changed):
@@ -120,11 +136,25 @@ def sampled_where_needed(model: nn.Module, ends: Iterable[nn.Module], steps: Sam
                 own["forward"] = before
 
 
+def _units(module: nn.Module, blocks: set[int], holders: set[int]) -> Iterator[nn.Module]:
+    """Blocks and their parts; beside those that hold a block, whole modules."""
+    for child in module.children():
+        if isinstance(child, torch.jit.ScriptModule):
+            continue
+        listed = isinstance(child, nn.ModuleList | nn.ModuleDict)
+        if not listed and id(child) not in holders:
+            yield child
+        if listed or id(child) in holders or id(child) in blocks:
+            yield from _units(child, blocks, holders)
+
+
 def _guarded(name: str, plain: Callable[..., Any], steps: SampledSteps) -> Callable[..., Any]:
     def forward(*args: Any, **kwargs: Any) -> Any:
         laws = [(x, x.law) for x in leaves((args, kwargs)) if isinstance(x, LawTensor)]
         if not laws:
             return plain(*args, **kwargs)
+        if not steps.past:  # a cache would be filled, and nobody will read it
+            args, kwargs = mapped(_no_cache, args), mapped(_no_cache, kwargs)
         try:
             return plain(*args, **kwargs)
         except (OtherTokensError, AxisNeededError):

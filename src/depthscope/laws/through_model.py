@@ -13,12 +13,13 @@ from depthscope.errors import DepthscopeError, ForecastError
 from depthscope.laws.boundaries import Boundary, Sums
 from depthscope.laws.following import Following
 from depthscope.laws.law import Law
+from depthscope.laws.nests import leaves
 from depthscope.laws.sampled_steps import AxisNeededError, SampledSteps, sampled_where_needed
 from depthscope.laws.tensor import OtherTokensError
 from depthscope.laws.written_norms import norms_followed
 from depthscope.traces.inputs import fresh
 from depthscope.traces.installed import prepare_fixes
-from depthscope.traces.survey import evaluated, survey
+from depthscope.traces.survey import evaluated, is_cache, survey
 from depthscope.traces.token_axis import axis_of_shorter
 from depthscope.traces.untouched import untouched
 from depthscope.traces.watcher import Watcher
@@ -96,7 +97,7 @@ def _axis_seen(subject: Subject) -> int:
 def _followed_through(subject: Subject, axis: int | None, *, remember: bool) -> Followed:
     """axis: 1 where it is not known. remember: what matrices make of channels, for blocks that share their weights."""
     model = subject.model
-    steps = SampledSteps(axis)
+    steps = SampledSteps(axis, past=any(map(is_cache, leaves((subject.args, subject.kwargs)))))
     following = Following(1 if axis is None else axis, remember, len(subject.entries), steps)
     stopped: Exception | None = None
     with ExitStack() as stack:
