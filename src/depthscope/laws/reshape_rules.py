@@ -37,12 +37,35 @@ def _slice(x: LawTensor, cut: slice) -> Law:
 
 
 def unbound(func: Any, args: tuple, kwargs: dict) -> Any:
-    """q, k, v along the first axis of (3, B, h, n, d_h) or the like."""
-    x, along = args[0], kwargs.get("dim", args[1] if len(args) > 1 else 0)
-    if along % x.ndim:
-        raise no_rule(func.__name__, args)
+    """q, k, v along the first axis of (3, B, h, n, d_h) or the like; or before they are brought there."""
+    x, along = args[0], kwargs.get("dim", args[1] if len(args) > 1 else 0) % args[0].ndim
     out = shapes(func, args, kwargs)
-    return tuple(like(part, _group(x, i)) for i, part in enumerate(out))
+    return tuple(like(part, _at(x, along, i)) for i, part in enumerate(out))
+
+
+def _at(x: LawTensor, along: int, index: int) -> Law:
+    """One of the places along an axis, where channels lie along it."""
+    if along == 0:
+        return _group(x, index)
+    if along == x.ndim - 1 > 3:  # pairs of channels, as rotary positions turn them
+        wide = x.shape[-1]
+        return law_of(x).channelwise(lambda v: v.unflatten(-1, (-1, wide))[..., index])
+    if x.ndim == 5 and x.groups == x.shape[2:4] and x.shape[1] == law_of(x).tokens and along in (2, 3):
+        first, second = x.shape[2:4]
+        parts = (slice(None), index) if along == 3 else (index,)
+        return law_of(x).channelwise(
+            lambda v: v.unflatten(-1, (first, second, -1))[(..., *parts, slice(None))].flatten(-2)
+        )
+    raise no_rule("unbind", (x, along))
+
+
+def stacked(func: Any, args: tuple, kwargs: dict) -> Any:
+    """Pairs of channels, as rotary positions turn them: (..., d_h / 2) twice -> (..., d_h / 2, 2)."""
+    parts, along = args[0], kwargs.get("dim", args[1] if len(args) > 1 else 0)
+    out = shapes(func, args, kwargs)
+    if not all(isinstance(x, LawTensor) for x in parts) or along % out.ndim != out.ndim - 1:
+        raise no_rule(func.__name__, tuple(parts))
+    return like(out, Law.fresh(sum(law_of(x).overlaps() for x in parts) / len(parts)))
 
 
 def _group(x: LawTensor, index: int) -> Law:
@@ -66,12 +89,25 @@ def picked(func: Any, args: tuple, kwargs: dict) -> Any:
         return like(out, _group(x, index % x.shape[0]))
     if index is None or (isinstance(index, tuple) and all(_is_all(i) for i in index)):
         return like(out, x.law)
+    index = _from_the_end(index, x.ndim)
     if isinstance(index, tuple) and index[0] is ... and len(index) == 3 and _is_all(index[2]):  # some of the tokens
         n = x.shape[-2]
+        if law_of(x).tokens != n:
+            raise no_rule("__getitem__", args)
         return like(out, law_of(x).mixed(torch.eye(n, dtype=torch.float64)[index[1]].unsqueeze(0)))
     if isinstance(index, tuple) and index[0] is ... and len(index) == 2 and isinstance(index[1], slice):
         return like(out, _slice(x, index[1]))
     raise no_rule("__getitem__", args)
+
+
+def _from_the_end(index: Any, axes: int) -> Any:
+    """x[:, :, a:b] as x[..., a:b, :] is written."""
+    if not isinstance(index, tuple) or not all(isinstance(i, slice) for i in index):
+        return index
+    full = (*index, *([slice(None)] * (axes - len(index))))
+    if axes < 3 or not all(_is_all(i) for i in full[:-2]) or not (_is_all(full[-1]) or _is_all(full[-2])):
+        return index
+    return (..., full[-1]) if _is_all(full[-2]) else (..., *full[-2:])
 
 
 def _is_slice(index: Any) -> bool:
@@ -105,6 +141,7 @@ RULES |= {
     **dict.fromkeys(SHAPES.split(), same),
     **dict.fromkeys(("chunk", "split", "tensor_split"), chunked),
     "unbind": unbound,
+    "stack": stacked,
     **dict.fromkeys(("__getitem__", "select"), picked),
     **dict.fromkeys(("cat", "concat"), joined),
 }

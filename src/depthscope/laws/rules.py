@@ -94,19 +94,19 @@ def negated(func: Any, args: tuple, kwargs: dict) -> Any:
 
 def linear(func: Any, args: tuple, kwargs: dict) -> Any:
     x, W, *bias = args
-    return _through(func, args, kwargs, x, W, bias[0] if bias else kwargs.get("bias"))
+    return through(func, args, kwargs, x, W, bias[0] if bias else kwargs.get("bias"))
 
 
 def addmm(func: Any, args: tuple, kwargs: dict) -> Any:
     bias, x, W = args  # as in Conv1D of GPT-2
-    return _through(func, args, kwargs, x, W.T, bias)
+    return through(func, args, kwargs, x, W.T, bias)
 
 
-def _through(func: Any, args: tuple, kwargs: dict, x: LawTensor, W: Tensor, bias: Tensor | None) -> Any:
+def through(func: Any, args: tuple, kwargs: dict, x: LawTensor, W: Tensor, bias: Tensor | None) -> Any:
     out = shapes(func, args, kwargs)
     if isinstance(W, DrawnMatrix):
         variance = bias.variance if isinstance(bias, DrawnMatrix) else 0.0
-        return like(out, law_of(x).drawn_through(W.shape[1] * W.variance, variance))
+        return like(out, law_of(x).drawnthrough(W.shape[1] * W.variance, variance))
     return like(out, law_of(x).through(W.detach().double(), None if bias is None else bias.detach().double()))
 
 
@@ -155,9 +155,9 @@ def attention(func: Any, args: tuple, kwargs: dict) -> Any:
     check_tokens(q)
     n, d_h, heads = q.shape[-2], q.shape[-1], q.shape[-3] if q.ndim == 4 else 1
     laws = [law_of(x) for x in (q, k, v)]
-    wide = laws[2].channelwise(lambda vector: _for_heads(vector, heads, v.shape[-1]))
+    wide = laws[2].channelwise(lambda vector: for_heads(vector, heads, v.shape[-1]))
     scale = d_h**-0.5 if call.get("scale") is None else call["scale"]
-    out = attended(laws[0], laws[1], wide, _bias(call, n), scale=scale, d_h=d_h, heads=heads)
+    out = attended(laws[0], laws[1], wide, bias_of(_mask(call, n), n), scale=scale, d_h=d_h, heads=heads)
     return LawTensor(torch.Size((*q.shape[:-1], v.shape[-1])), q.dtype, out)
 
 
@@ -171,23 +171,25 @@ def check_tokens(q: LawTensor) -> None:
     raise no_rule(f"attention over {n} of {law.tokens} tokens", (q,))
 
 
-def _for_heads(vector: Tensor, heads: int, d_h: int) -> Tensor:
+def for_heads(vector: Tensor, heads: int, d_h: int) -> Tensor:
     """Values that several heads share, once for each."""
     shared = vector.unflatten(-1, (-1, d_h))
     return shared.repeat_interleave(heads // shared.shape[-2], -2).flatten(-2)
 
 
-def _bias(call: dict[str, Any], n: int) -> Tensor:
+def _mask(call: dict[str, Any], n: int) -> Tensor | None:
+    return torch.ones(n, n, dtype=torch.bool).tril() if call.get("is_causal") else call.get("attn_mask")
+
+
+def bias_of(mask: Tensor | None, n: int) -> Tensor:
     """What is added to the scores, (1 or B, n, n): masks, and biases of positions as a mean over heads."""
-    mask = call.get("attn_mask")
-    if call.get("is_causal"):
-        mask = torch.ones(n, n, dtype=torch.bool).tril()
     if mask is None:
         return torch.zeros(1, n, n, dtype=torch.float64)
     if mask.dtype == torch.bool:
         mask = torch.zeros(mask.shape, dtype=torch.float64).masked_fill(~mask, -torch.inf)
     mask = mask.detach().double()
-    mask = mask.mean(1) if mask.ndim == 4 else mask.reshape(-1, n, n)
+    mask = mask.mean(1) if mask.ndim == 4 else mask.reshape(-1, *mask.shape[-2:])
+    mask = mask.expand(-1, n, n)
     mask = mask.masked_fill(mask < -1e4, -torch.inf)  # the smallest number of a dtype is meant so too
     blind = mask.isneginf().all(-1, keepdim=True)  # padding that sees nothing is let see itself; it counts for nothing
     return torch.where(blind & torch.eye(n, dtype=torch.bool), 0.0, mask)
@@ -212,6 +214,10 @@ def _tokens(func: Any, args: tuple, kwargs: dict) -> int:
     return x.shape[along]
 
 
+POINTWISE = (
+    *(torch.relu, torch.relu_, F.gelu, F.silu, torch.tanh, torch.sigmoid, F.leaky_relu, F.mish, F.elu, F.softplus),
+    *(F.hardswish, F.relu6, torch.erf, torch.square, torch.abs, torch.exp, torch.clamp, torch.sin, torch.cos),
+)
 SUMS = {
     **dict.fromkeys(("add", "add_", "__add__", "__radd__", "__iadd__"), added),
     **dict.fromkeys(("sub", "__sub__", "sub_"), subtracted),
@@ -221,7 +227,7 @@ SUMS = {
 }
 FUNCTIONS = {
     **dict.fromkeys(("pow", "__pow__"), pointwise(torch.pow)),
-    **{f.__name__: pointwise(f) for f in (torch.relu, F.gelu, F.silu, torch.tanh, torch.sigmoid, F.leaky_relu)},
+    **{f.__name__: pointwise(f) for f in POINTWISE},
 }
 ENTRYWISE |= {*SUMS, *FUNCTIONS, "zeros_like"}
 RULES |= {

@@ -1,6 +1,6 @@
 """A tensor that holds a law: it has no numbers, and a model's own code runs on it.
 
-What torch's functions do to it is in RULES, by their names; rules.py and reshape_rules.py fill the table.
+What torch's functions do to it is in RULES, by their names; rules.py, reshape_rules.py and score_rules.py fill the table.
 """
 
 from collections.abc import Callable
@@ -14,11 +14,13 @@ from torch import Tensor
 from depthscope.errors import DepthscopeError, ForecastError
 from depthscope.laws.hidden_units import Units
 from depthscope.laws.law import Law
-from depthscope.traces.operations import Operation
+from depthscope.laws.scores import Pattern, Scores
+from depthscope.traces.operations import Operation, operands_of
 from depthscope.traces.watcher import body_of
 
 Rule = Callable[[Any, tuple, dict], Any]
 RULES: dict[str, Rule] = {}
+SCORE_RULES: dict[str, Rule] = {}  # where an operand is scores or their softmax
 LAYOUTS: set[str] = set()  # functions that change the layout alone
 ENTRYWISE: set[str] = set()  # functions that treat every entry alike, wherever it lies
 ASKED = {  # what code asks of any tensor
@@ -38,13 +40,13 @@ class Shape(NamedTuple):
 class LawTensor(Tensor):
     """Shape, dtype and device of a tensor, and a law in the place of its values."""
 
-    law: Law | Units
+    law: Law | Units | Scores | Pattern
     groups: tuple[int, ...] | None = None  # how channels were first cut in two, (heads, 3) or (3, heads)
     turned: bool = False  # (B, c, n) and not (B, n, c)
     form: "Shape"  # read by name it costs nothing, where .shape of a tensor subclass is a function call
 
     @staticmethod
-    def __new__(cls, shape: torch.Size, dtype: torch.dtype, law: Law | Units) -> "LawTensor":
+    def __new__(cls, shape: torch.Size, dtype: torch.dtype, law: Law | Units | Scores | Pattern) -> "LawTensor":
         tensor = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=torch.device("cpu"))
         tensor.law, tensor.form = law, Shape(shape, dtype)
         return tensor
@@ -86,7 +88,7 @@ def follow(func: Any, args: tuple, kwargs: dict) -> Any:
     if func is F.multi_head_attention_forward:
         return body_of(func)(*args, **kwargs)
     name = getattr(func, "__name__", str(func))
-    rule = RULES.get(name)
+    rule = (SCORE_RULES if name not in LAYOUTS and _is_attention(args) else RULES).get(name)
     if rule is None or kwargs.get("out") is not None:
         raise no_rule(name, args)
     turned = _is_turned(name, args)
@@ -98,6 +100,11 @@ def follow(func: Any, args: tuple, kwargs: dict) -> Any:
         target.law = result.law  # whoever holds the tensor has the new numbers
         return target
     return result
+
+
+def _is_attention(args: tuple) -> bool:
+    """Whether an operand is scores of attention, or a softmax of them."""
+    return any(isinstance(a, LawTensor) and isinstance(a.law, Scores | Pattern) for a in operands_of(args))
 
 
 def _is_turned(name: str, args: tuple) -> bool:
@@ -121,10 +128,12 @@ def no_rule(name: str, args: tuple) -> DepthscopeError:
 
 def law_of(x: Any) -> Law:
     """The law of a LawTensor as a Gaussian one with a mean."""
+    if isinstance(x.law, Scores | Pattern):
+        raise no_rule("a step of attention", (x,))
     return x.law.settled() if isinstance(x.law, Units) else x.law
 
 
-def like(tensors: Any, law: Law | Units) -> Any:
+def like(tensors: Any, law: Law | Units | Scores | Pattern) -> Any:
     """LawTensors of the shapes of `tensors`, one or several."""
     if isinstance(tensors, tuple | list):
         return tuple(like(t, law) for t in tensors)
