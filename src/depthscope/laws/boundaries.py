@@ -1,4 +1,4 @@
-"""Where blocks begin and end as a model runs: by the modules that tokens enter by and leave by, or by sums after them."""
+"""Where blocks begin and end as a model runs: the modules that tokens enter and leave by, or sums after them."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -3,10 +3,11 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from depthscope.errors import ForecastError
 from depthscope.laws.law import Law
+from depthscope.laws.layout import has_channels_first
 from depthscope.laws.nests import leaves, mapped
 from depthscope.laws.sampled_steps import SampledSteps
 from depthscope.laws.tensor import LawTensor, law_of
@@ -16,8 +17,8 @@ from depthscope.traces.tokens import first_tokens
 class Following:
     """Hooks for the ends of blocks. found: laws before block 1 and after every block that is over."""
 
-    def __init__(self, axis: int, remember: bool, blocks: int, steps: SampledSteps) -> None:
-        self.axis, self.remember, self.blocks, self.steps = axis, remember, blocks, steps
+    def __init__(self, remember: bool, blocks: int, steps: SampledSteps) -> None:
+        self.remember, self.blocks, self.steps = remember, blocks, steps
         self.found: list[Law] = []
         self.running = 0
         self.last: Law | None = None  # after a block whose end the next one will tell
@@ -32,7 +33,7 @@ class Following:
     def states(self) -> list[Law]:
         return self.found + ([] if self.last is None else [self.last])
 
-    def enter(self, block: Any, given: tuple, named: dict) -> tuple[tuple, dict]:
+    def enter(self, block: nn.Module, given: tuple, named: dict) -> tuple[tuple, dict]:
         """Tokens become laws; a law begins anew with every block."""
         inside = tuple(leaves((given, named)))
         streams = list({id(v): v for v in inside if isinstance(v, LawTensor)}.values())
@@ -40,7 +41,9 @@ class Following:
         if x is None:
             raise ForecastError("a block must take tokens (B, n, d); it has none. Pass blocks=.")
         self.form = x.shape
-        law = law_of(x) if isinstance(x, LawTensor) else self._law(x)
+        if not streams:
+            self.steps.channels_first = has_channels_first(x, block)
+        law = law_of(x) if streams else Law.of_tokens(self.steps.layout.tokens(x), followed=self.remember)
         if self.last is not None or self.running:  # this tells where the block before it ended
             self.found.append(law)
             self.last, self.running, self.missing = None, 0, 0
@@ -50,6 +53,7 @@ class Following:
             self.found.append(law)
         self.running, self.steps.open = 1, True
         new = LawTensor(x.shape, x.dtype, law)
+        new.turned = self.steps.channels_first
 
         def swap(value: Any) -> Any:
             if isinstance(value, LawTensor) and value is not x:
@@ -74,10 +78,6 @@ class Following:
     def summed(self, result: LawTensor) -> None:
         if self.missing and result.shape == self.form:
             self.last, self.missing = law_of(result), self.missing - 1
-
-    def _law(self, x: Tensor) -> Law:
-        """Of tokens (B, n, d), or (n, B, d) where tokens lie along axis 0; more axes between are tokens too."""
-        return Law.of_tokens(x.transpose(0, 1) if self.axis == 0 else x.flatten(1, -2), followed=self.remember)
 
 
 def _is_copy(value: Any, x: Tensor) -> bool:

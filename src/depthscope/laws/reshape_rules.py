@@ -52,10 +52,8 @@ def _at(x: LawTensor, along: int, index: int) -> Law:
         return law_of(x).channelwise(lambda v: v.unflatten(-1, (-1, wide))[..., index])
     if x.ndim == 5 and x.groups == x.shape[2:4] and x.shape[1] == law_of(x).tokens and along in (2, 3):
         first, second = x.shape[2:4]
-        parts = (slice(None), index) if along == 3 else (index,)
-        return law_of(x).channelwise(
-            lambda v: v.unflatten(-1, (first, second, -1))[(..., *parts, slice(None))].flatten(-2)
-        )
+        place = (..., index, *[slice(None)] * (4 - along))
+        return law_of(x).channelwise(lambda v: v.unflatten(-1, (first, second, -1))[place].flatten(-2))
     raise no_rule("unbind", (x, along))
 
 
@@ -89,6 +87,10 @@ def picked(func: Any, args: tuple, kwargs: dict) -> Any:
         return like(out, _group(x, index % x.shape[0]))
     if index is None or (isinstance(index, tuple) and all(_is_all(i) for i in index)):
         return like(out, x.law)
+    if isinstance(index, tuple) and sum(isinstance(i, int) for i in index) == 1 and all(map(_is_one_or_all, index)):
+        place = next(i for i, part in enumerate(index) if isinstance(part, int))
+        along = place - len(index) + x.ndim if ... in index[:place] else place
+        return like(out, _at(x, along, index[place] % x.shape[along]))
     index = _from_the_end(index, x.ndim)
     if isinstance(index, tuple) and index[0] is ... and len(index) == 3 and _is_all(index[2]):  # some of the tokens
         n = x.shape[-2]
@@ -108,6 +110,10 @@ def _from_the_end(index: Any, axes: int) -> Any:
     if axes < 3 or not all(_is_all(i) for i in full[:-2]) or not (_is_all(full[-1]) or _is_all(full[-2])):
         return index
     return (..., full[-1]) if _is_all(full[-2]) else (..., *full[-2:])
+
+
+def _is_one_or_all(index: Any) -> bool:
+    return isinstance(index, int) or (index is not None and _is_all(index))
 
 
 def _is_slice(index: Any) -> bool:
@@ -135,7 +141,7 @@ def joined(func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 SHAPES = """view reshape transpose permute contiguous to unsqueeze squeeze flatten unflatten float double half bfloat16
-type_as type clone detach expand expand_as movedim dropout repeat_interleave view_as swapaxes t"""
+type_as type clone detach expand expand_as movedim dropout repeat_interleave view_as reshape_as swapaxes t"""
 LAYOUTS |= set(SHAPES.split())
 RULES |= {
     **dict.fromkeys(SHAPES.split(), same),

@@ -24,6 +24,8 @@ from depthscope.laws.tensor import (
 )
 from depthscope.traces.operations import Operation
 
+APART = 0.1  # of the attention of a head, up to 2: how far its biases may take it from the mean of heads
+
 # sums and products
 
 
@@ -188,11 +190,20 @@ def bias_of(mask: Tensor | None, n: int) -> Tensor:
     if mask.dtype == torch.bool:
         mask = torch.zeros(mask.shape, dtype=torch.float64).masked_fill(~mask, -torch.inf)
     mask = mask.detach().double()
+    if mask.ndim == 4 and mask.shape[1] > 1:
+        _check_alike(mask)
     mask = mask.mean(1) if mask.ndim == 4 else mask.reshape(-1, *mask.shape[-2:])
     mask = mask.expand(-1, n, n)
     mask = mask.masked_fill(mask < -1e4, -torch.inf)  # the smallest number of a dtype is meant so too
     blind = mask.isneginf().all(-1, keepdim=True)  # padding that sees nothing is let see itself; it counts for nothing
     return torch.where(blind & torch.eye(n, dtype=torch.bool), 0.0, mask)
+
+
+def _check_alike(bias: Tensor) -> None:
+    """Heads must look at nearly the same tokens by their biases, (B, heads, n, n): a law has one mean over heads."""
+    P = bias.softmax(-1)
+    if float((P - P.mean(1, keepdim=True)).abs().sum(-1).nanmean()) > APART:
+        raise no_rule("a bias of its own for every head", (bias,))
 
 
 def mean_token(func: Any, args: tuple, kwargs: dict) -> Any:

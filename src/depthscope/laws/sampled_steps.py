@@ -16,11 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from depthscope.errors import DepthscopeError
+from depthscope.errors import DepthscopeError, ForecastError
 from depthscope.laws.doubt import by_draws
 from depthscope.laws.draws import drawn
 from depthscope.laws.law import Law
+from depthscope.laws.layout import Layout
 from depthscope.laws.nests import leaves, mapped
+from depthscope.laws.scores import Pattern, Scores
 from depthscope.laws.tensor import LawTensor, OtherTokensError, law_of
 from depthscope.traces.survey import is_cache
 from depthscope.traces.watcher import unwatched
@@ -36,12 +38,15 @@ class AxisNeededError(DepthscopeError):
 class SampledSteps:
     """Which modules were run on drawn tokens, by path, and why; axis of the tokens, None while it is not known.
 
-    past: whether the inputs have a key-value cache, which is read then.
+    past: whether the inputs have a key-value cache, which is read then. tokens_only: a module that hands on something
+    else than tokens (the scores of its attention) is run on drawn ones, for another that cannot take that as a law.
     """
 
     axis: int | None
     past: bool = False
+    tokens_only: bool = False
     units: dict[str, str] = field(default_factory=dict)
+    channels_first: bool = False
     open: bool = True  # closed where nothing is of interest any more
     chance: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(0))
 
@@ -56,16 +61,26 @@ class SampledSteps:
         outputs = [self._run(plain, args, kwargs, held, laws) for _ in range(DRAWS)]
         form = next(iter(held.values())).shape
         result = mapped(lambda *parts: self._as_law(parts, form, laws[0]), *outputs)
+        if not any(isinstance(part, LawTensor) for part in leaves(result)):  # fewer tokens, or more
+            result = mapped(lambda *parts: self._as_law(parts, None, laws[0]), *outputs)
         if not any(isinstance(part, LawTensor) for part in leaves(result)):
             raise error  # tokens went in and none came out: a part of a step, not one by itself
         self.units.setdefault(name, _reason(error))
         return result
 
+    def hands_on_more(self, result: Any) -> bool:
+        return any(isinstance(part, LawTensor) and not self._is_tokens(part) for part in leaves(result))
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(1 if self.axis is None else self.axis, self.channels_first)
+
     def _run(self, plain: Callable[..., Any], args: tuple, kwargs: dict, held: dict, laws: list[Law]) -> Any:
         tensors = list(held.values())
-        batch = self._rows(tensors[0].shape)
-        draws = drawn(laws, batch, [x.shape[-1] for x in tensors], self.chance)
-        numbers = {id(x): self._laid_out(X, x) for x, X in zip(tensors, draws, strict=True)}
+        sizes = [self.layout.sizes(x.shape) for x in tensors]
+        draws = drawn(laws, sizes[0][0], [channels for _, _, channels in sizes], self.chance)
+        pairs = zip(tensors, draws, strict=True)
+        numbers = {id(x): self.layout.laid_out(X, x.shape).to(x.dtype) for x, X in pairs}
 
         def given(value: Any) -> Any:
             if isinstance(value, LawTensor):
@@ -75,33 +90,33 @@ class SampledSteps:
         with unwatched():
             return plain(*mapped(given, args), **mapped(given, kwargs))
 
-    def _rows(self, shape: torch.Size) -> int:
-        return shape[1] if self.axis == 0 else shape[0]
-
-    def _laid_out(self, X: Tensor, like: LawTensor) -> Tensor:
-        """Tokens (B, n, c) in the layout of a tensor."""
-        return (X.transpose(0, 1) if self.axis == 0 else X).reshape(like.shape).to(like.dtype)
-
     def _is_tokens(self, x: LawTensor) -> bool:
-        """Whether the axes of a tensor are those of the tokens, and not heads, windows or channels first."""
+        """Whether the axes of a tensor are those of the tokens, and not heads, windows or channels elsewhere."""
+        if isinstance(x.law, Scores | Pattern) or x.ndim < 3 or x.turned != self.channels_first:
+            return False
         law = law_of(x)
-        between = x.shape[0] if self.axis == 0 else x.shape[1:-1].numel()
-        channels = law.known[0][1].shape[-1] if law.known else x.shape[-1]
-        return x.ndim >= 3 and not x.turned and between == law.tokens and channels in (1, x.shape[-1])
+        _, n, channels = self.layout.sizes(x.shape)
+        return n == law.tokens and (not law.known or law.known[0][1].shape[-1] in (1, channels))
 
-    def _as_law(self, parts: tuple, form: torch.Size, before: Law) -> Any:
-        """The law of what came out of every draw, where it is tokens."""
+    def _as_law(self, parts: tuple, form: torch.Size | None, before: Law) -> Any:
+        """The law of what came out of every draw, where it is tokens: as many as in a tensor of this shape."""
         first = parts[0]
-        tokens = isinstance(first, Tensor) and first.is_floating_point() and first.shape[:-1] == form[:-1]
-        if not tokens or isinstance(first, LawTensor):
+        if not isinstance(first, Tensor) or isinstance(first, LawTensor) or not first.is_floating_point():
             return first
-        X = torch.stack([part.transpose(0, 1) if self.axis == 0 else part.flatten(1, -2) for part in parts])
+        if first.ndim < 3 or (form is not None and not self._fits(first.shape, form)):
+            return first
+        X = torch.stack([self.layout.tokens(part) for part in parts])
         law = Law.of_draws(X, before.followed)
         if before.doubt is not None:
             energies = torch.stack([Law.of_tokens(x).pair for x in X])
             doubt = before.doubt.moved(before.pair, law.pair).with_chance("draws", by_draws(energies))
             law = replace(law, doubt=doubt)
-        return LawTensor(first.shape, first.dtype, law)
+        made = LawTensor(first.shape, first.dtype, law)
+        made.turned = self.channels_first
+        return made
+
+    def _fits(self, shape: torch.Size, form: torch.Size) -> bool:
+        return len(shape) == len(form) and self.layout.sizes(shape)[:2] == self.layout.sizes(form)[:2]
 
 
 def _no_cache(value: Any) -> Any:
@@ -156,7 +171,10 @@ def _guarded(name: str, plain: Callable[..., Any], steps: SampledSteps) -> Calla
         if not steps.past:  # a cache would be filled, and nobody will read it
             args, kwargs = mapped(_no_cache, args), mapped(_no_cache, kwargs)
         try:
-            return plain(*args, **kwargs)
+            result = plain(*args, **kwargs)
+            if steps.tokens_only and steps.open and steps.hands_on_more(result):
+                raise ForecastError("what it hands on beside its tokens has no law.")
+            return result
         except (OtherTokensError, AxisNeededError):
             raise
         except Exception as error:

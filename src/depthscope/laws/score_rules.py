@@ -19,7 +19,7 @@ def product(func: Any, args: tuple, kwargs: dict) -> Any:
     a, b = args[:2]
     out = shapes(func, args, kwargs)
     if isinstance(a, LawTensor) and isinstance(b, LawTensor):
-        if a.turned or b.turned or min(a.ndim, b.ndim) < 3:
+        if a.turned or min(a.ndim, b.ndim) < 3:
             raise no_rule(func.__name__, args)
         return like(out, _scores(a, b, keys=b.shape[-1], channels=a.shape[-1]))
     if isinstance(a, LawTensor) and b.ndim == 2 and not a.turned:
@@ -46,10 +46,9 @@ def einsum(func: Any, args: tuple, kwargs: dict) -> Any:
     (first, second), result = equation.split("->")[0].split(","), equation.partition("->")[2]
     out = shapes(func, args, kwargs)
     summed = (set(first) & set(second)) - set(result)
-    alone = [letter for letter in first if letter in result and letter not in second]
     other = [letter for letter in second if letter in result and letter not in first]
-    if isinstance(a, LawTensor) and isinstance(b, LawTensor) and len(alone) == len(other) == len(summed) == 1:
-        if first[-1] in summed and first[-2] == alone[0] and result[-2:] == alone[0] + other[0]:
+    if isinstance(a, LawTensor) and isinstance(b, LawTensor) and len(other) == len(summed) == 1:
+        if first[-1] in summed and first[-2] not in second and result[-2:] == first[-2] + other[0]:
             keys = b.shape[second.index(other[0])]
             return like(out, _scores(a, b, keys=keys, channels=a.shape[-1]))
     elif isinstance(a, LawTensor) and not isinstance(b, LawTensor) and b.ndim == 2 and summed == {first[-1]}:
@@ -154,7 +153,7 @@ def _of(x: LawTensor, kind: type) -> Any:
 
 
 def _for_scores(y: Tensor, form: torch.Size, scores: Scores) -> Tensor:
-    """What is added to scores of a shape (B, heads, n, n), (B heads, n, n) or the like, as (B or 1, heads or 1, n, n)."""
+    """What is added to scores (B, heads, n, n), (B heads, n, n) or the like, as (B or 1, heads or 1, n, n)."""
     y = y.detach()
     y = y.double() if y.dtype != torch.bool else y
     if y.ndim < 3 or len(form) == y.ndim == 4:

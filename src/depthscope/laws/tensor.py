@@ -1,6 +1,6 @@
 """A tensor that holds a law: it has no numbers, and a model's own code runs on it.
 
-What torch's functions do to it is in RULES, by their names; rules.py, reshape_rules.py and score_rules.py fill the table.
+What torch's functions do to it is in RULES, by their names; rules.py, reshape_rules.py and score_rules.py fill it.
 """
 
 from collections.abc import Callable
@@ -22,6 +22,7 @@ Rule = Callable[[Any, tuple, dict], Any]
 RULES: dict[str, Rule] = {}
 SCORE_RULES: dict[str, Rule] = {}  # where an operand is scores or their softmax
 LAYOUTS: set[str] = set()  # functions that change the layout alone
+PRODUCTS = {"matmul", "__matmul__", "bmm", "baddbmm", "einsum"}  # which look at the layout themselves
 ENTRYWISE: set[str] = set()  # functions that treat every entry alike, wherever it lies
 ASKED = {  # what code asks of any tensor
     *("__get__", "size", "dim", "ndimension", "numel", "stride", "is_floating_point", "is_complex", "is_contiguous"),
@@ -109,7 +110,7 @@ def _is_attention(args: tuple) -> bool:
 
 def _is_turned(name: str, args: tuple) -> bool:
     """Whether the result has channels before tokens, as an operand has: functions of axes are not known for those."""
-    if name in LAYOUTS or not any(isinstance(a, LawTensor) and a.turned for a in args):
+    if name in LAYOUTS or name in PRODUCTS or not any(isinstance(a, LawTensor) and a.turned for a in args):
         return False
     plain = any(isinstance(a, Tensor) and not isinstance(a, LawTensor) and a.numel() > 1 for a in args)
     if name not in ENTRYWISE or plain:

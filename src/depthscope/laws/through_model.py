@@ -58,6 +58,17 @@ def laws_by_block(model: nn.Module, blocks: list[Boundary], args: tuple, kwargs:
     """
     prepare_fixes(model, args, kwargs)  # their hooks come before ours, so that remedied tokens are seen
     subject = Subject(model, blocks, args, kwargs)
+    try:
+        return _by_laws(subject)
+    except ForecastError as error:
+        try:
+            return _followed_through(subject, _axis_seen(subject), remember=False, tokens_only=True)
+        except DepthscopeError:
+            raise error from None
+
+
+def _by_laws(subject: Subject) -> Followed:
+    """By laws wherever there are some."""
     copies = _has_copies(subject.entries)
     axis, found = _along_tokens(subject, remember=copies)
     again = len(found.laws) > len(subject.entries) + 1 or len(subject.entries) == 1
@@ -94,11 +105,15 @@ def _axis_seen(subject: Subject) -> int:
     return 0 if survey(subject.model, blocks, subject.args, subject.kwargs).axis == 0 else 1
 
 
-def _followed_through(subject: Subject, axis: int | None, *, remember: bool) -> Followed:
-    """axis: 1 where it is not known. remember: what matrices make of channels, for blocks that share their weights."""
+def _followed_through(subject: Subject, axis: int | None, *, remember: bool, tokens_only: bool = False) -> Followed:
+    """axis: 1 where it is not known. remember: what matrices make of channels, for blocks that share their weights.
+
+    tokens_only: modules that hand on something else than tokens are run on drawn ones.
+    """
     model = subject.model
-    steps = SampledSteps(axis, past=any(map(is_cache, leaves((subject.args, subject.kwargs)))))
-    following = Following(1 if axis is None else axis, remember, len(subject.entries), steps)
+    past = any(map(is_cache, leaves((subject.args, subject.kwargs))))
+    steps = SampledSteps(axis, past=past, tokens_only=tokens_only)
+    following = Following(remember, len(subject.entries), steps)
     stopped: Exception | None = None
     with ExitStack() as stack:
         for quiet in (untouched(model), evaluated(model), torch.no_grad(), norms_followed(model)):
