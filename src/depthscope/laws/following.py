@@ -47,13 +47,16 @@ class Following:
         if self.last is not None or self.running:  # this tells where the block before it ended
             self.found.append(law)
             self.last, self.running, self.missing = None, 0, 0
-        law = law.settled() if len(streams) < 2 else law.brief()  # streams share their sources: strangers if settled
+        alone = len(streams) < 2 and (not self.found or law is self.found[-1])
+        law = law.settled() if alone else law.brief()  # what shares sources with other states: strangers if settled
         law = law.doubted()
         if not self.found:
             self.found.append(law)
         self.running, self.steps.open = 1, True
-        new = LawTensor(x.shape, x.dtype, law)
-        new.turned = self.steps.channels_first
+        new = x if isinstance(x, LawTensor) else LawTensor(x.shape, x.dtype, law)
+        new.law, new.turned = law, self.steps.channels_first
+        if not streams:
+            x.as_law = new  # type: ignore[attr-defined]
 
         def swap(value: Any) -> Any:
             if isinstance(value, LawTensor) and value is not x:

@@ -47,6 +47,7 @@ class SampledSteps:
     tokens_only: bool = False
     units: dict[str, str] = field(default_factory=dict)
     channels_first: bool = False
+    calls: dict[str, int] = field(default_factory=dict)  # of modules that hold matrices, on laws
     open: bool = True  # closed where nothing is of interest any more
     chance: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(0))
 
@@ -67,6 +68,11 @@ class SampledSteps:
             raise error  # tokens went in and none came out: a part of a step, not one by itself
         self.units.setdefault(name, _reason(error))
         return result
+
+    @property
+    def again(self) -> bool:
+        """Whether matrices met what they had made."""
+        return max(self.calls.values(), default=0) > 1
 
     def hands_on_more(self, result: Any) -> bool:
         return any(isinstance(part, LawTensor) and not self._is_tokens(part) for part in leaves(result))
@@ -142,7 +148,8 @@ def sampled_where_needed(model: nn.Module, ends: list[nn.Module], steps: Sampled
         for module in {id(m): m for m in _units(model, blocks, holders)}.values():
             own = vars(module)
             changed.append((own, own.get("forward")))
-            own["forward"] = _guarded(names[id(module)], module.forward, steps)
+            has_matrices = any(p.ndim > 1 for p in module.parameters())
+            own["forward"] = _guarded(names[id(module)], module.forward, steps, has_matrices)
         yield
     finally:
         for own, before in reversed(changed):
@@ -163,11 +170,13 @@ def _units(module: nn.Module, blocks: set[int], holders: set[int]) -> Iterator[n
             yield from _units(child, blocks, holders)
 
 
-def _guarded(name: str, plain: Callable[..., Any], steps: SampledSteps) -> Callable[..., Any]:
+def _guarded(name: str, plain: Callable[..., Any], steps: SampledSteps, has_matrices: bool) -> Callable[..., Any]:
     def forward(*args: Any, **kwargs: Any) -> Any:
         laws = [(x, x.law) for x in leaves((args, kwargs)) if isinstance(x, LawTensor)]
         if not laws:
             return plain(*args, **kwargs)
+        if has_matrices and steps.open:
+            steps.calls[name] = steps.calls.get(name, 0) + 1
         if not steps.past:  # a cache would be filled, and nobody will read it
             args, kwargs = mapped(_no_cache, args), mapped(_no_cache, kwargs)
         try:

@@ -85,10 +85,14 @@ class DrawnMatrix(Tensor):
 
 
 def follow(func: Any, args: tuple, kwargs: dict) -> Any:
-    """The result of a torch function for arguments of which some are laws."""
+    """The result of a torch function for arguments of which some are laws.
+
+    Tokens that became a law at the first block have it as_law: whoever kept them, as for a residual sum, means it too.
+    """
     if func is F.multi_head_attention_forward:
         return body_of(func)(*args, **kwargs)
     name = getattr(func, "__name__", str(func))
+    args = tuple(getattr(a, "as_law", a) for a in args)
     rule = (SCORE_RULES if name not in LAYOUTS and _is_attention(args) else RULES).get(name)
     if rule is None or kwargs.get("out") is not None:
         raise no_rule(name, args)

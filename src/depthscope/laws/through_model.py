@@ -27,10 +27,14 @@ from depthscope.traces.watcher import Watcher
 
 @dataclass(frozen=True)
 class Followed:
-    """The law of the tokens before block 1 and after every block; sampled: modules without a law, and why."""
+    """The law of the tokens before block 1 and after every block; sampled: modules without a law, and why.
+
+    again: whether a module ran more than once, so that its matrices met what they had made.
+    """
 
     laws: list[Law]
     sampled: dict[str, str] = field(default_factory=dict)
+    again: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,8 +75,8 @@ def _by_laws(subject: Subject) -> Followed:
     """By laws wherever there are some."""
     copies = _has_copies(subject.entries)
     axis, found = _along_tokens(subject, remember=copies)
-    again = len(found.laws) > len(subject.entries) + 1 or len(subject.entries) == 1
-    if again and not copies:  # a module runs again, or may: its matrices meet what they made
+    again = found.again or len(found.laws) > len(subject.entries) + 1 or len(subject.entries) == 1
+    if again and not copies:  # a module runs again, or may
         return _followed_through(subject, axis, remember=True)
     return found
 
@@ -146,7 +150,7 @@ def _followed_through(subject: Subject, axis: int | None, *, remember: bool, tok
         )
     if stopped is not None and remember and len(found) <= _runs(subject):
         raise _unread(stopped, model) from stopped  # between two runs of one module
-    return Followed(found, steps.units)
+    return Followed(found, steps.units, steps.again)
 
 
 def _leaving(following: Following, sums: int) -> Callable[..., None]:
