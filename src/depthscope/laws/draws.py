@@ -1,8 +1,8 @@
 """Tokens drawn from their law: numbers for a step that has no closed law.
 
-A draw has all that the law says: the known vectors as they are, and Gaussian rows of its covariance. Where channels are
-enough, rows are drawn orthogonal to each other and to the known vectors, so that the overlaps of the draw are those of
-the law and not those of a few random numbers.
+A draw has what the law says: the known vectors, and Gaussian rows of its covariance. Where channels are enough, rows
+are drawn orthogonal to each other and to the known vectors, and moved as little as it takes so that the overlaps of the
+draw are those of the law and not those of a few random numbers.
 """
 
 import torch
@@ -31,7 +31,7 @@ def drawn(laws: list[Law], batch: int, widths: list[int], chance: torch.Generato
 
 
 def _alone(law: Law, batch: int, width: int, chance: torch.Generator) -> Tensor:
-    """A draw of one law: its Gaussian parts as one, its sizes exact."""
+    """A draw of one law: its Gaussian parts as one."""
     K = law.gaussian().expand(batch, -1, -1)
     n = K.shape[-1]
     known = _known(law, batch, width)
@@ -48,9 +48,26 @@ def _alone(law: Law, batch: int, width: int, chance: torch.Generator) -> Tensor:
     else:
         profile = profile_of(law.random)
         G = _root(K) @ E if profile is None else _root(K) @ E * _wide(profile, width).sqrt()
-    wanted = K.diagonal(dim1=-2, dim2=-1).clamp(min=0)
-    there = G.square().mean(-1)
-    return known + G * torch.where(there > 0, (wanted / there.clamp(min=1e-300)).sqrt(), 0.0).unsqueeze(-1)
+    S, X = law.overlaps().expand(batch, -1, -1), known + G
+    if n <= width:
+        return _with_overlaps(X, S)
+    size = (S.diagonal(dim1=-2, dim2=-1).clamp(min=0) / X.square().mean(-1).clamp(min=1e-300)).sqrt()
+    return X * size.unsqueeze(-1)
+
+
+def _with_overlaps(X: Tensor, S: Tensor) -> Tensor:
+    """Tokens near X (B, n, c) whose overlaps are S: M X with M = R^-1 (R S R)^(1/2) R^-1, R^2 the overlaps of X.
+
+    The covariance of a law need not be positive where the known part and the rest of tokens have to do with each other.
+    """
+    energies, directions = torch.linalg.eigh(X @ X.mT / X.shape[-1])
+    there = energies > 1e-10 * energies.amax(-1, keepdim=True)
+    root = torch.where(there, energies, 0.0).sqrt()
+    inverse = torch.where(there, 1 / root.clamp(min=1e-300), 0.0)
+    R, back = ((directions * r.unsqueeze(-2)) @ directions.mT for r in (root, inverse))
+    whole, basis = torch.linalg.eigh(R @ S @ R)
+    between = (basis * whole.clamp(min=0).sqrt().unsqueeze(-2)) @ basis.mT
+    return back @ between @ back @ X
 
 
 def _known(law: Law, batch: int, width: int) -> Tensor:

@@ -63,7 +63,7 @@ def stacked(func: Any, args: tuple, kwargs: dict) -> Any:
     out = shapes(func, args, kwargs)
     if not all(isinstance(x, LawTensor) for x in parts) or along % out.ndim != out.ndim - 1:
         raise no_rule(func.__name__, tuple(parts))
-    return like(out, Law.fresh(sum(law_of(x).overlaps() for x in parts) / len(parts)))
+    return like(out, Law.fresh(torch.stack([law_of(x).overlaps() for x in parts]).mean(0)))
 
 
 def _group(x: LawTensor, index: int) -> Law:

@@ -108,7 +108,7 @@ def through(func: Any, args: tuple, kwargs: dict, x: LawTensor, W: Tensor, bias:
     out = shapes(func, args, kwargs)
     if isinstance(W, DrawnMatrix):
         variance = bias.variance if isinstance(bias, DrawnMatrix) else 0.0
-        return like(out, law_of(x).drawnthrough(W.shape[1] * W.variance, variance))
+        return like(out, law_of(x).drawn_through(W.shape[1] * W.variance, variance))
     return like(out, law_of(x).through(W.detach().double(), None if bias is None else bias.detach().double()))
 
 

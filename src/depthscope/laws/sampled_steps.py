@@ -22,7 +22,7 @@ from depthscope.laws.draws import drawn
 from depthscope.laws.law import Law
 from depthscope.laws.layout import Layout
 from depthscope.laws.nests import leaves, mapped
-from depthscope.laws.scores import Pattern, Scores
+from depthscope.laws.scores import Attention
 from depthscope.laws.tensor import LawTensor, OtherTokensError, law_of
 from depthscope.traces.survey import is_cache
 from depthscope.traces.watcher import unwatched
@@ -98,7 +98,7 @@ class SampledSteps:
 
     def _is_tokens(self, x: LawTensor) -> bool:
         """Whether the axes of a tensor are those of the tokens, and not heads, windows or channels elsewhere."""
-        if isinstance(x.law, Scores | Pattern) or x.ndim < 3 or x.turned != self.channels_first:
+        if isinstance(x.law, Attention) or x.ndim < 3 or x.turned != self.channels_first:
             return False
         law = law_of(x)
         _, n, channels = self.layout.sizes(x.shape)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from depthscope.laws.mixing import attended
 from depthscope.laws.rules import bias_of, check_tokens, for_heads, through
-from depthscope.laws.scores import Pattern, Scores
+from depthscope.laws.scores import Pattern, Scores, Unread
 from depthscope.laws.tensor import RULES, SCORE_RULES, LawTensor, law_of, like, no_rule, shapes
 from depthscope.traces.operations import operands_of
 
@@ -120,6 +120,10 @@ def softmax(func: Any, args: tuple, kwargs: dict) -> Any:
     return LawTensor(x.shape, kwargs.get("dtype") or x.dtype, Pattern(_of(x, Scores)))
 
 
+def unread(func: Any, args: tuple, kwargs: dict) -> Any:
+    return like(shapes(func, args, kwargs), Unread())
+
+
 def looked(func: Any, args: tuple, kwargs: dict) -> Any:
     """P v: matmul, bmm, or einsum with the keys last in P."""
     P, v = operands_of(args)[:2]
@@ -173,5 +177,6 @@ SCORE_RULES |= {
     **dict.fromkeys(("mul", "__mul__", "__rmul__", "mul_", "div", "__truediv__", "true_divide", "div_"), scaled),
     **dict.fromkeys(("masked_fill", "masked_fill_", "where"), masked),
     "softmax": softmax,
+    **dict.fromkeys(("mean", "sum"), unread),
     **dict.fromkeys((*PRODUCTS, "einsum"), looked),
 }

@@ -35,3 +35,11 @@ class Pattern:
     """The softmax of scores over keys."""
 
     scores: Scores
+
+
+@dataclass(frozen=True, eq=False)
+class Unread:
+    """What is made of a pattern beside the tokens, as its mean over heads: there, and not known."""
+
+
+Attention = Scores | Pattern | Unread

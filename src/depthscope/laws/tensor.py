@@ -14,7 +14,7 @@ from torch import Tensor
 from depthscope.errors import DepthscopeError, ForecastError
 from depthscope.laws.hidden_units import Units
 from depthscope.laws.law import Law
-from depthscope.laws.scores import Pattern, Scores
+from depthscope.laws.scores import Attention
 from depthscope.traces.operations import Operation, operands_of
 from depthscope.traces.watcher import body_of
 
@@ -31,6 +31,9 @@ ASKED = {  # what code asks of any tensor
 }
 
 
+TURNED = (Tensor.mT.__get__, Tensor.mH.__get__)  # type: ignore[attr-defined]
+
+
 class Shape(NamedTuple):
     """What counts of a tensor here."""
 
@@ -41,13 +44,13 @@ class Shape(NamedTuple):
 class LawTensor(Tensor):
     """Shape, dtype and device of a tensor, and a law in the place of its values."""
 
-    law: Law | Units | Scores | Pattern
+    law: Any  # Law or Units; Scores or Pattern where attention is written out
     groups: tuple[int, ...] | None = None  # how channels were first cut in two, (heads, 3) or (3, heads)
     turned: bool = False  # (B, c, n) and not (B, n, c)
     form: "Shape"  # read by name it costs nothing, where .shape of a tensor subclass is a function call
 
     @staticmethod
-    def __new__(cls, shape: torch.Size, dtype: torch.dtype, law: Law | Units | Scores | Pattern) -> "LawTensor":
+    def __new__(cls, shape: torch.Size, dtype: torch.dtype, law: Law | Units | Attention) -> "LawTensor":
         tensor = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=torch.device("cpu"))
         tensor.law, tensor.form = law, Shape(shape, dtype)
         return tensor
@@ -60,6 +63,8 @@ class LawTensor(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if func in TURNED:
+            return follow(torch.transpose, (args[0], -2, -1), {})
         if getattr(func, "__name__", "") in ASKED:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
@@ -109,7 +114,7 @@ def follow(func: Any, args: tuple, kwargs: dict) -> Any:
 
 def _is_attention(args: tuple) -> bool:
     """Whether an operand is scores of attention, or a softmax of them."""
-    return any(isinstance(a, LawTensor) and isinstance(a.law, Scores | Pattern) for a in operands_of(args))
+    return any(isinstance(a, LawTensor) and isinstance(a.law, Attention) for a in operands_of(args))
 
 
 def _is_turned(name: str, args: tuple) -> bool:
@@ -133,12 +138,12 @@ def no_rule(name: str, args: tuple) -> DepthscopeError:
 
 def law_of(x: Any) -> Law:
     """The law of a LawTensor as a Gaussian one with a mean."""
-    if isinstance(x.law, Scores | Pattern):
+    if isinstance(x.law, Attention):
         raise no_rule("a step of attention", (x,))
     return x.law.settled() if isinstance(x.law, Units) else x.law
 
 
-def like(tensors: Any, law: Law | Units | Scores | Pattern) -> Any:
+def like(tensors: Any, law: Law | Units | Attention) -> Any:
     """LawTensors of the shapes of `tensors`, one or several."""
     if isinstance(tensors, tuple | list):
         return tuple(like(t, law) for t in tensors)

@@ -17,6 +17,7 @@ from depthscope.laws.nests import leaves
 from depthscope.laws.sampled_steps import AxisNeededError, SampledSteps, sampled_where_needed
 from depthscope.laws.tensor import OtherTokensError
 from depthscope.laws.written_norms import norms_followed
+from depthscope.traces.entry import run_model
 from depthscope.traces.inputs import fresh
 from depthscope.traces.installed import prepare_fixes
 from depthscope.traces.survey import evaluated, is_cache, survey
@@ -106,7 +107,8 @@ def _along_tokens(subject: Subject, *, remember: bool) -> tuple[int, Followed]:
 def _axis_seen(subject: Subject) -> int:
     """The token axis, by a pass of the model: where tokens are to be drawn, laws have not told it."""
     blocks = [block.entry for block in subject.blocks]
-    return 0 if survey(subject.model, blocks, subject.args, subject.kwargs).axis == 0 else 1
+    seen = run_model(subject.model, lambda: survey(subject.model, blocks, subject.args, subject.kwargs))
+    return 0 if seen.axis == 0 else 1
 
 
 def _followed_through(subject: Subject, axis: int | None, *, remember: bool, tokens_only: bool = False) -> Followed:
