@@ -64,6 +64,17 @@ def test_attention_that_is_written_out_has_the_law_of_the_fused_function(name: s
     torch.testing.assert_close(found.shared(), fused.shared())
 
 
+def test_scores_that_are_capped_far_away_are_scores() -> None:
+    q, k, v = heads()
+    scores = q @ k.mT * D_H**-0.5
+    plain = law_of(scores.softmax(-1) @ v).overlaps()
+    torch.testing.assert_close(law_of((torch.tanh(scores / 1e3) * 1e3).softmax(-1) @ v).overlaps(), plain)
+    near = law_of((torch.tanh(scores / 1e-3) * 1e-3).softmax(-1) @ v).overlaps()  # no score is left: uniform attention
+    torch.testing.assert_close(
+        near, law_of(v).overlaps().mean((-2, -1), keepdim=True).expand_as(near), atol=1e-3, rtol=0
+    )
+
+
 def test_other_products_of_laws_are_refused() -> None:
     q, k, v = heads()
     for step in (

@@ -69,9 +69,15 @@ def multiplied(func: Any, args: tuple, kwargs: dict) -> Any:
         return like(out, law_of(x).scaled(y.flatten()))
     if y.ndim > 1 and y.shape[-1] == 1 and y.shape[-2] == x.shape[-2] and x.ndim == 3:  # a number for each token
         return like(out, law_of(x).weighed(y.squeeze(-1).reshape(-1, y.shape[-2])))
-    if x.ndim == 4 and y.shape[-2:] == x.shape[-2:]:  # rotary positions: only sizes matter
+    if x.ndim == 4 and (y.shape[-2:] == x.shape[-2:] or _is_beside_heads(x, y)):  # rotary positions: only sizes matter
         return like(out, Law.fresh(float(y.square().mean()) * law_of(x).overlaps()))
     raise no_rule(func.__name__, args)
+
+
+def _is_beside_heads(x: LawTensor, y: Tensor) -> bool:
+    """Whether y (n, 1, d_h) has a number for each token and channel of x (B, n, h, d_h)."""
+    form = (law_of(x).tokens, 1, x.shape[-1])
+    return x.shape[1] == form[0] and y.ndim > 2 and y.shape[-3:] == form and y.shape[:-3].numel() == 1
 
 
 def divided(func: Any, args: tuple, kwargs: dict) -> Any:

@@ -113,6 +113,19 @@ def masked(func: Any, args: tuple, kwargs: dict) -> Any:
     return LawTensor(x.shape, x.dtype, scores.replaced(places, -torch.inf))
 
 
+def capped(func: Any, args: tuple, kwargs: dict) -> Any:
+    """tanh, as scores that are capped softly go through it: what is linear of it, E tanh'(s) for Gaussian scores s."""
+    x, scores = args[0], _of(args[0], Scores)
+    if scores.bias is not None:
+        raise no_rule(func.__name__, args)
+    S_q, S_k = scores.q.overlaps(), scores.k.overlaps()
+    spread = (S_k.diagonal(dim1=-2, dim2=-1).mean() - S_k.mean()).clamp(min=0)
+    variance = scores.scale**2 * scores.d_h * S_q.diagonal(dim1=-2, dim2=-1).mean() * spread
+    z = torch.linspace(-6, 6, 241, dtype=torch.float64)
+    gain = ((1 - (variance.sqrt() * z).tanh().square()) * (-z.square() / 2).softmax(0)).sum()
+    return LawTensor(x.shape, x.dtype, scores.times(float(gain)))
+
+
 def softmax(func: Any, args: tuple, kwargs: dict) -> Any:
     x, along = args[0], kwargs.get("dim", args[1] if len(args) > 1 else None)
     if along is None or along % x.ndim != x.ndim - 1:
@@ -177,6 +190,7 @@ SCORE_RULES |= {
     **dict.fromkeys(("mul", "__mul__", "__rmul__", "mul_", "div", "__truediv__", "true_divide", "div_"), scaled),
     **dict.fromkeys(("masked_fill", "masked_fill_", "where"), masked),
     "softmax": softmax,
+    "tanh": capped,
     **dict.fromkeys(("mean", "sum"), unread),
     **dict.fromkeys((*PRODUCTS, "einsum"), looked),
 }
