@@ -61,7 +61,9 @@ def _ends(entry: Entry, batch: Batch) -> list[Boundary]:
 
 def _of_laws(source: str, followed: Followed, mask: Tensor | None, assumed: list[str], trained: str) -> Forecast:
     """mask: tokens that count; trained: why the weights look trained, if they do."""
-    laws, assumed = followed.laws, [*assumed, *_drawn(followed.sampled)]
+    laws = followed.laws
+    if followed.sampled:
+        assumed = [*(text for text in assumed if text != NO_PASS), _drawn(followed.sampled)]
     n = laws[0].tokens
     if mask is not None and mask.shape[-1] != n:
         mask = None  # of other tokens than those in the blocks, as of a longer text that was cut into patches
@@ -72,13 +74,11 @@ def _of_laws(source: str, followed: Followed, mask: Tensor | None, assumed: list
     return replace(found, warnings=warned_of_training(trained) + beyond_range(found, laws, variance))
 
 
-def _drawn(sampled: dict[str, str]) -> list[str]:
-    """One sentence where steps have no law: which, and why the first of them has none."""
-    if not sampled:
-        return []
-    names = [f"{name}" for name in sampled]
+def _drawn(sampled: dict[str, str]) -> str:
+    """Which steps have no law, and why the first of them has none."""
+    names = list(sampled)
     some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return [
-        f"{some} ran on tokens drawn from their law, {DRAWS} samples each: {next(iter(sampled.values()))}; the band "
-        "holds how far samples differ"
-    ]
+    return (
+        f"blocks are followed by the law of their tokens, but {some} ran on tokens drawn from it, {DRAWS} samples "
+        f"each: {next(iter(sampled.values()))}; the band holds how far samples differ"
+    )
