@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 import depthscope as ds
+from depthscope.laws.boundaries import by_modules
 from depthscope.laws.through_model import laws_by_block
 
 
@@ -24,7 +25,7 @@ def test_attention_tells_the_axis_of_the_tokens() -> None:
     turned = nn.Sequential(*map(TimeFirst, model))
     for batch in (8, 5):  # as many sequences as tokens, and fewer
         X = torch.randn(batch, 8, 32) + torch.randn(batch, 1, 32)
-        expected = laws_by_block(model, [f"blocks.{i}" for i in range(3)], (X,), {})
-        found = laws_by_block(turned, ["0", "1", "2"], (X.transpose(0, 1),), {})
+        expected = laws_by_block(model, by_modules(f"blocks.{i}" for i in range(3)), (X,), {}).laws
+        found = laws_by_block(turned, by_modules("012"), (X.transpose(0, 1),), {}).laws
         for law, same in zip(expected, found, strict=True):
             torch.testing.assert_close(law.overlaps(), same.overlaps())

@@ -13,18 +13,22 @@ from depthscope.forecasts.padded import mask_of_tokens
 from depthscope.forecasts.record import Forecast
 from depthscope.forecasts.sureness import TRAINED, band_by_variance, beyond_range, neglected, warned_of_training
 from depthscope.forecasts.trained import sign_of_training
-from depthscope.laws.law import Law
-from depthscope.laws.through_model import laws_by_block
+from depthscope.laws.boundaries import Boundary, by_modules, by_spans
+from depthscope.laws.sampled_steps import DRAWS
+from depthscope.laws.through_model import Followed, laws_by_block
 from depthscope.models.random_inputs import random_inputs
 from depthscope.remedies.de_escalate import DeEscalate
 from depthscope.remedies.fix import fix_
-from depthscope.traces.entry import enter
+from depthscope.traces.entry import Entry, enter
+from depthscope.traces.inputs import Batch
 
 BY_WEIGHTS = "weights are random to the part of the tokens that differs; the common part goes through the actual ones"
 ONE_SURVEY = "blocks are followed by the law of their tokens; the model ran to find the sites of the remedy"
 
 
-def of_model(model: nn.Module, inputs: Any, blocks: str | Iterable[str] | None, n: int, tau: float) -> Forecast:
+def of_model(
+    model: nn.Module, inputs: Any, blocks: str | Iterable[str] | None, stream: str | None, n: int, tau: float
+) -> Forecast:
     model = enter(model).model
     assumed = [BY_WEIGHTS, ONE_SURVEY if tau else NO_PASS]
     if inputs is None:
@@ -32,27 +36,48 @@ def of_model(model: nn.Module, inputs: Any, blocks: str | Iterable[str] | None, 
         assumed.append(f"inputs are random, {tuple(inputs.shape)}: none were given")
     if model.training and any(isinstance(m, nn.Dropout) and m.p > 0 for m in model.modules()):
         assumed.append("dropout is off, although the model is in training mode")
-    entry = enter(model, inputs, blocks)
-    names = entry.names()
-    trained = sign_of_training(model, names)
+    entry = enter(model, inputs, blocks, stream=stream)
     with ExitStack() as stack:
         if tau:
-            stack.enter_context(fix_(model, DeEscalate(tau), blocks=entry.blocks))
+            stack.enter_context(fix_(model, DeEscalate(tau), blocks=entry.blocks, stream=stream))
         found = []
         for b in entry.batches():
-            laws = laws_by_block(model, names, b.args, b.kwargs)
-            mask = mask_of_tokens(model, names, b, laws[0].tokens)
-            found.append(_of_laws(type(model).__name__, laws, mask, assumed, trained))
+            ends, paths = _ends(entry, b)
+            followed = laws_by_block(model, ends, entry.chosen(), b.args, b.kwargs)
+            mask = mask_of_tokens(model, paths, b, followed.laws[0].tokens)
+            found.append(_of_laws(type(model).__name__, followed, mask, assumed, sign_of_training(model, paths)))
     curves_and_band = ("t_sim", "t_div", "t_cos", "band")
     means = {name: torch.stack([getattr(f, name) for f in found]).mean(0) for name in curves_and_band}
     worst = max(found, key=lambda f: len(f.warnings))
     return replace(found[0], tau=tau, warnings=worst.warnings, **means)  # type: ignore[arg-type]
 
 
-def _of_laws(source: str, laws: list[Law], mask: Tensor | None, assumed: list[str], trained: str) -> Forecast:
+def _ends(entry: Entry, batch: Batch) -> tuple[list[Boundary], list[str]]:
+    """Where blocks begin and end, and their paths: by name where names leave no doubt, else by a pass that shows it."""
+    names = entry.sure_names()
+    if names is not None:
+        return by_modules(names), names
+    stream = entry.survey(batch).streams[0]
+    return by_spans(stream.spans), [span.block for span in stream.spans]
+
+
+def _of_laws(source: str, followed: Followed, mask: Tensor | None, assumed: list[str], trained: str) -> Forecast:
     """mask: tokens that count; trained: why the weights look trained, if they do."""
+    laws = followed.laws
+    if followed.sampled:
+        assumed = [*(text for text in assumed if text != NO_PASS), _drawn(followed.sampled)]
     overlaps = [law.overlaps() for law in laws]
     found = curves(source, overlaps, [law.energies(mask) for law in laws], assumed, mask=mask)
     variance = neglected(laws, structure=TRAINED if trained else 0.0)
     found = replace(found, band=band_by_variance(found, variance.sum(-1)))
     return replace(found, warnings=warned_of_training(trained) + beyond_range(found, laws, variance))
+
+
+def _drawn(sampled: dict[str, str]) -> str:
+    """Which steps have no law, and why the first of them has none."""
+    names = list(sampled)
+    some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return (
+        f"blocks are followed by the law of their tokens, but {some} ran on tokens drawn from it, {DRAWS} samples "
+        f"each: {next(iter(sampled.values()))}; the band holds how far samples differ"
+    )

@@ -24,6 +24,7 @@ def forecast(
     inputs: Any = None,
     *,
     blocks: str | Iterable[str] | None = None,
+    stream: str | None = None,
     depth: int | None = None,
     n: int | None = None,
     t_sim: float | None = None,
@@ -36,7 +37,8 @@ def forecast(
     """Token similarity after every block, before anything is trained and without computing a block.
 
     source: a model, with inputs as for a scan (left out: random ones of n tokens); its embeddings are computed, and
-    laws flow through its blocks by its actual weights; ds.fix_ remedies and padding count. A Scan: calibrated on the
+    laws flow through its blocks by its actual weights; ds.fix_ remedies and padding count; stream: one of several
+    ("encoder", "decoder"), by default the one with most blocks. A Scan: calibrated on the
     blocks that were measured, up to depth. Without a source, sizes: n tokens (64) that start alike by t_sim (1/n when
     left out), and the choices of ds.models.classic: depth, d, h (or heads), q, alpha, wiring, attention (softmax),
     activation, weights, causal, output, bias; or instead of those the gain by which a block multiplies the odds
@@ -56,9 +58,9 @@ def forecast(
         refuse("a model", more, depth=depth, **sizes)
         if inputs is not None:
             refuse("given inputs", "says how many random tokens to make", n=n)
-        return of_model(source, inputs, blocks, n or TOKENS, tau)
+        return of_model(source, inputs, blocks, stream, n or TOKENS, tau)
     if isinstance(source, Scan):
-        refuse("a scan", "belongs to a model; a scan has its own", inputs=inputs, blocks=blocks, n=n)
+        refuse("a scan", "belongs to a model; a scan has its own", inputs=inputs, blocks=blocks, stream=stream, n=n)
         causal = sizes.pop("causal", None)
         refuse("a scan", "belongs to sizes; a scan has its own", **sizes)
         return of_scan(source, depth, tau, causal)
@@ -67,7 +69,7 @@ def forecast(
             f"forecast: source must be a model, a Scan, or left out for sizes; got {type(source).__name__}. "
             "Try ds.forecast(model), ds.forecast(scan, depth=48) or ds.forecast(depth=48, n=64, d=256, h=8)."
         )
-    refuse("sizes", "goes with a model", inputs=inputs, blocks=blocks)
+    refuse("sizes", "goes with a model", inputs=inputs, blocks=blocks, stream=stream)
     if gain is not None:
         return of_gain(gain, depth, n or TOKENS, t_sim, tau, design)
     return of_design(depth, n or TOKENS, t_sim, Change(tau, site, scores), design)

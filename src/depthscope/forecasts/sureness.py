@@ -21,6 +21,7 @@ WHY = {
     "heads": "Heads or tokens are few: where attention looks is chance",
     "structure": "The weights are not random (trained?), and it takes them for strangers to the tokens",
     "again": "Blocks have the same weights, and each makes the error of the one before it again",
+    "draws": "Some steps have no law: tokens were drawn for them, and draws differ",
     "unknown": "There is a step whose error is not known",
 }
 

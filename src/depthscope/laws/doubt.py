@@ -3,7 +3,7 @@
 Two kinds of errors walk through a block. What the odds t_sim / t_div were off by before it is handed on (slope), and
 every step adds what it takes as a mean though chance has a say (variance): the overlap of two vectors that are
 strangers, 1 / sqrt(width); what a matrix makes of one vector; where the heads of attention happen to look; and weights
-with a structure that random ones do not have.
+with a structure that random ones do not have. Where tokens were drawn, draws differ.
 """
 
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-KINDS = ("width", "heads", "structure", "again")
+KINDS = ("width", "heads", "structure", "again", "draws")
 STRUCTURE = 0.1  # relative variance of an energy for each random width that a matrix lacks; a guess, not fitted
 BY_CHANCE = 0.25  # of its width a random matrix may seem to lack, by the few probes
 ROUNDING = 1e-12  # share of all energy below which an energy is rounding, as of tokens that are all equal
@@ -127,6 +127,17 @@ def by_heads(more: Tensor, C: Tensor, S_v: Tensor, D: Tensor, heads: int, d_h: i
 def _variance(U: Tensor, weight: Tensor) -> Tensor:
     """Of the numbers U (..., n) with these weights, which add up to 1."""
     return ((weight * U.square()).sum(-1) - (weight * U).sum(-1).square()).clamp(min=0)
+
+
+def by_draws(energies: Tensor) -> Tensor:
+    """The variance of both energies of what was drawn several times, energies (draws, B, 2) -> (B, 2).
+
+    The model is one more draw: its variance, and that of the mean of these. Sequences are taken to differ alike,
+    relative to their energies, since draws are few.
+    """
+    mean = energies.mean(0)
+    relative = (energies.var(0) / mean.square().clamp(min=1e-300)).mean(0) if len(energies) > 1 else 0 * mean[0]
+    return (1 + 1 / len(energies)) * relative * mean.square()
 
 
 def by_structure(gaussian: Tensor, W: Tensor, width: float) -> Tensor:

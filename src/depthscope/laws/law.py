@@ -41,13 +41,21 @@ class Law:
 
         The means are of tokens at one size, so that a small token holds little of them.
         """
+        return cls.of_draws(x.unsqueeze(0), followed)
+
+    @classmethod
+    def of_draws(cls, x: Tensor, followed: bool = False) -> "Law":
+        """The law of tokens that were drawn several times, x (draws, B, n, c).
+
+        Means over draws are known, since weights alone make them; what changes from draw to draw is Gaussian.
+        """
         X = x.detach().double()
-        size = own_sizes(X.square().mean(-1))
+        size = own_sizes(X.square().mean(-1).mean(0))
         Q = modes(X.shape[-2])
-        vectors = Q.T @ (X / size.unsqueeze(-1))  # (B, r, c)
+        vectors = Q.T @ (X.mean(0) / size.unsqueeze(-1))  # (B, r, c)
         known = tuple((q * size, vectors[:, k]) for k, q in enumerate(Q.T))
         R = size.unsqueeze(-1) * Q
-        return cls.fresh((X @ X.mT - R @ (vectors @ vectors.mT) @ R.mT) / X.shape[-1], known, followed)
+        return cls.fresh(((X @ X.mT).mean(0) - R @ (vectors @ vectors.mT) @ R.mT) / X.shape[-1], known, followed)
 
     @property
     def followed(self) -> bool:

@@ -10,8 +10,21 @@ from torch import Tensor
 from depthscope.laws.hidden_units import Units
 from depthscope.laws.law import Law
 from depthscope.laws.mixing import attended
-from depthscope.laws.tensor import RULES, DrawnMatrix, LawTensor, OtherTokensError, Rule, law_of, like, no_rule, shapes
+from depthscope.laws.tensor import (
+    ENTRYWISE,
+    RULES,
+    DrawnMatrix,
+    LawTensor,
+    OtherTokensError,
+    Rule,
+    law_of,
+    like,
+    no_rule,
+    shapes,
+)
 from depthscope.traces.operations import Operation
+
+APART = 0.1  # of the attention of a head, up to 2: how far its biases may take it from the mean of heads
 
 # sums and products
 
@@ -56,9 +69,15 @@ def multiplied(func: Any, args: tuple, kwargs: dict) -> Any:
         return like(out, law_of(x).scaled(y.flatten()))
     if y.ndim > 1 and y.shape[-1] == 1 and y.shape[-2] == x.shape[-2] and x.ndim == 3:  # a number for each token
         return like(out, law_of(x).weighed(y.squeeze(-1).reshape(-1, y.shape[-2])))
-    if x.ndim == 4 and y.shape[-2:] == x.shape[-2:]:  # rotary positions: only sizes matter
+    if x.ndim == 4 and (y.shape[-2:] == x.shape[-2:] or _is_beside_heads(x, y)):  # rotary positions: only sizes matter
         return like(out, Law.fresh(float(y.square().mean()) * law_of(x).overlaps()))
     raise no_rule(func.__name__, args)
+
+
+def _is_beside_heads(x: LawTensor, y: Tensor) -> bool:
+    """Whether y (n, 1, d_h) has a number for each token and channel of x (B, n, h, d_h)."""
+    form = (law_of(x).tokens, 1, x.shape[-1])
+    return x.shape[1] == form[0] and y.ndim > 2 and y.shape[-3:] == form and y.shape[:-3].numel() == 1
 
 
 def divided(func: Any, args: tuple, kwargs: dict) -> Any:
@@ -83,15 +102,15 @@ def negated(func: Any, args: tuple, kwargs: dict) -> Any:
 
 def linear(func: Any, args: tuple, kwargs: dict) -> Any:
     x, W, *bias = args
-    return _through(func, args, kwargs, x, W, bias[0] if bias else kwargs.get("bias"))
+    return through(func, args, kwargs, x, W, bias[0] if bias else kwargs.get("bias"))
 
 
 def addmm(func: Any, args: tuple, kwargs: dict) -> Any:
     bias, x, W = args  # as in Conv1D of GPT-2
-    return _through(func, args, kwargs, x, W.T, bias)
+    return through(func, args, kwargs, x, W.T, bias)
 
 
-def _through(func: Any, args: tuple, kwargs: dict, x: LawTensor, W: Tensor, bias: Tensor | None) -> Any:
+def through(func: Any, args: tuple, kwargs: dict, x: LawTensor, W: Tensor, bias: Tensor | None) -> Any:
     out = shapes(func, args, kwargs)
     if isinstance(W, DrawnMatrix):
         variance = bias.variance if isinstance(bias, DrawnMatrix) else 0.0
@@ -141,36 +160,56 @@ def attention(func: Any, args: tuple, kwargs: dict) -> Any:
     q, k, v = call["query"], call["key"], call["value"]
     if not all(isinstance(x, LawTensor) for x in (q, k, v)) or q.shape[-2] != k.shape[-2]:
         raise no_rule("cross-attention", (q, k, v))
-    if law_of(q).tokens != q.shape[-2]:
-        raise OtherTokensError(f"attention works on {q.shape[-2]} tokens; there are {law_of(q).tokens}.")
+    check_tokens(q)
     n, d_h, heads = q.shape[-2], q.shape[-1], q.shape[-3] if q.ndim == 4 else 1
     laws = [law_of(x) for x in (q, k, v)]
-    wide = laws[2].channelwise(lambda vector: _for_heads(vector, heads, v.shape[-1]))
+    wide = laws[2].channelwise(lambda vector: for_heads(vector, heads, v.shape[-1]))
     scale = d_h**-0.5 if call.get("scale") is None else call["scale"]
-    out = attended(laws[0], laws[1], wide, _bias(call, n), scale=scale, d_h=d_h, heads=heads)
+    out = attended(laws[0], laws[1], wide, bias_of(_mask(call, n), n), scale=scale, d_h=d_h, heads=heads)
     return LawTensor(torch.Size((*q.shape[:-1], v.shape[-1])), q.dtype, out)
 
 
-def _for_heads(vector: Tensor, heads: int, d_h: int) -> Tensor:
+def check_tokens(q: LawTensor) -> None:
+    """Attention must work on all tokens of the law: (..., n, d_h)."""
+    law, n = law_of(q), q.shape[-2]
+    if law.tokens == n:
+        return
+    if len(law.gaussian()) == n:  # what was taken for sequences
+        raise OtherTokensError(f"attention works on {n} tokens; there are {law.tokens}.")
+    raise no_rule(f"attention over {n} of {law.tokens} tokens", (q,))
+
+
+def for_heads(vector: Tensor, heads: int, d_h: int) -> Tensor:
     """Values that several heads share, once for each."""
     shared = vector.unflatten(-1, (-1, d_h))
     return shared.repeat_interleave(heads // shared.shape[-2], -2).flatten(-2)
 
 
-def _bias(call: dict[str, Any], n: int) -> Tensor:
+def _mask(call: dict[str, Any], n: int) -> Tensor | None:
+    return torch.ones(n, n, dtype=torch.bool).tril() if call.get("is_causal") else call.get("attn_mask")
+
+
+def bias_of(mask: Tensor | None, n: int) -> Tensor:
     """What is added to the scores, (1 or B, n, n): masks, and biases of positions as a mean over heads."""
-    mask = call.get("attn_mask")
-    if call.get("is_causal"):
-        mask = torch.ones(n, n, dtype=torch.bool).tril()
     if mask is None:
         return torch.zeros(1, n, n, dtype=torch.float64)
     if mask.dtype == torch.bool:
         mask = torch.zeros(mask.shape, dtype=torch.float64).masked_fill(~mask, -torch.inf)
     mask = mask.detach().double()
-    mask = mask.mean(1) if mask.ndim == 4 else mask.reshape(-1, n, n)
+    if mask.ndim == 4 and mask.shape[1] > 1:
+        _check_alike(mask)
+    mask = mask.mean(1) if mask.ndim == 4 else mask.reshape(-1, *mask.shape[-2:])
+    mask = mask.expand(-1, n, n)
     mask = mask.masked_fill(mask < -1e4, -torch.inf)  # the smallest number of a dtype is meant so too
     blind = mask.isneginf().all(-1, keepdim=True)  # padding that sees nothing is let see itself; it counts for nothing
     return torch.where(blind & torch.eye(n, dtype=torch.bool), 0.0, mask)
+
+
+def _check_alike(bias: Tensor) -> None:
+    """Heads must look at nearly the same tokens by their biases, (B, heads, n, n): a law has one mean over heads."""
+    P = bias.softmax(-1)
+    if float((P - P.mean(1, keepdim=True)).abs().sum(-1).nanmean()) > APART:
+        raise no_rule("a bias of its own for every head", (bias,))
 
 
 def mean_token(func: Any, args: tuple, kwargs: dict) -> Any:
@@ -192,14 +231,25 @@ def _tokens(func: Any, args: tuple, kwargs: dict) -> int:
     return x.shape[along]
 
 
-RULES |= {
+POINTWISE = (
+    *(torch.relu, torch.relu_, F.gelu, F.silu, torch.tanh, torch.sigmoid, F.leaky_relu, F.mish, F.elu, F.softplus),
+    *(F.hardswish, F.relu6, torch.erf, torch.square, torch.abs, torch.exp, torch.clamp, torch.sin, torch.cos),
+)
+SUMS = {
     **dict.fromkeys(("add", "add_", "__add__", "__radd__", "__iadd__"), added),
     **dict.fromkeys(("sub", "__sub__", "sub_"), subtracted),
     **dict.fromkeys(("mul", "__mul__", "__rmul__", "mul_", "multiply"), multiplied),
     **dict.fromkeys(("div", "__truediv__", "true_divide", "div_"), divided),
     **dict.fromkeys(("neg", "__neg__"), negated),
+}
+FUNCTIONS = {
     **dict.fromkeys(("pow", "__pow__"), pointwise(torch.pow)),
-    **{f.__name__: pointwise(f) for f in (torch.relu, F.gelu, F.silu, torch.tanh, torch.sigmoid, F.leaky_relu)},
+    **{f.__name__: pointwise(f) for f in POINTWISE},
+}
+ENTRYWISE |= {*SUMS, *FUNCTIONS, "zeros_like"}
+RULES |= {
+    **SUMS,
+    **FUNCTIONS,
     **dict.fromkeys(("layer_norm", "rms_norm"), norm),
     "zeros_like": zeros,
     "linear": linear,

@@ -1,6 +1,6 @@
 """A tensor that holds a law: it has no numbers, and a model's own code runs on it.
 
-What torch's functions do to it is in RULES, by their names; rules.py and reshape_rules.py fill the table.
+What torch's functions do to it is in RULES, by their names; rules.py, reshape_rules.py and score_rules.py fill it.
 """
 
 from collections.abc import Callable
@@ -14,16 +14,24 @@ from torch import Tensor
 from depthscope.errors import DepthscopeError, ForecastError
 from depthscope.laws.hidden_units import Units
 from depthscope.laws.law import Law
-from depthscope.traces.operations import Operation
+from depthscope.laws.scores import Attention
+from depthscope.traces.operations import Operation, operands_of
 from depthscope.traces.watcher import body_of
 
 Rule = Callable[[Any, tuple, dict], Any]
 RULES: dict[str, Rule] = {}
+SCORE_RULES: dict[str, Rule] = {}  # where an operand is scores or their softmax
+LAYOUTS: set[str] = set()  # functions that change the layout alone
+PRODUCTS = {"matmul", "__matmul__", "bmm", "baddbmm", "einsum"}  # which look at the layout themselves
+ENTRYWISE: set[str] = set()  # functions that treat every entry alike, wherever it lies
 ASKED = {  # what code asks of any tensor
     *("__get__", "size", "dim", "ndimension", "numel", "stride", "is_floating_point", "is_complex", "is_contiguous"),
     "is_inference",
     *("__len__", "__hash__", "get_device", "element_size", "__repr__"),
 }
+
+
+TURNED = (Tensor.mT.__get__, Tensor.mH.__get__)  # type: ignore[attr-defined]
 
 
 class Shape(NamedTuple):
@@ -36,12 +44,13 @@ class Shape(NamedTuple):
 class LawTensor(Tensor):
     """Shape, dtype and device of a tensor, and a law in the place of its values."""
 
-    law: Law | Units
+    law: Any  # Law or Units; Scores or Pattern where attention is written out
     groups: tuple[int, ...] | None = None  # how channels were first cut in two, (heads, 3) or (3, heads)
+    turned: bool = False  # (B, c, n) and not (B, n, c)
     form: "Shape"  # read by name it costs nothing, where .shape of a tensor subclass is a function call
 
     @staticmethod
-    def __new__(cls, shape: torch.Size, dtype: torch.dtype, law: Law | Units) -> "LawTensor":
+    def __new__(cls, shape: torch.Size, dtype: torch.dtype, law: Law | Units | Attention) -> "LawTensor":
         tensor = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=torch.device("cpu"))
         tensor.law, tensor.form = law, Shape(shape, dtype)
         return tensor
@@ -54,6 +63,8 @@ class LawTensor(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if func in TURNED:
+            return follow(torch.transpose, (args[0], -2, -1), {})
         if getattr(func, "__name__", "") in ASKED:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
@@ -79,19 +90,41 @@ class DrawnMatrix(Tensor):
 
 
 def follow(func: Any, args: tuple, kwargs: dict) -> Any:
-    """The result of a torch function for arguments of which some are laws."""
+    """The result of a torch function for arguments of which some are laws.
+
+    Tokens that became a law at the first block have it as_law: whoever kept them, as for a residual sum, means it too.
+    """
     if func is F.multi_head_attention_forward:
         return body_of(func)(*args, **kwargs)
     name = getattr(func, "__name__", str(func))
-    rule = RULES.get(name)
+    args = tuple(getattr(a, "as_law", a) for a in args)
+    rule = (SCORE_RULES if name not in LAYOUTS and _is_attention(args) else RULES).get(name)
     if rule is None or kwargs.get("out") is not None:
         raise no_rule(name, args)
+    turned = _is_turned(name, args)
     result = rule(func, args, kwargs)
+    if turned:
+        result.turned = True
     target = args[0] if args else None
     if isinstance(target, LawTensor) and Operation(func, name, None, args, kwargs).in_place:
         target.law = result.law  # whoever holds the tensor has the new numbers
         return target
     return result
+
+
+def _is_attention(args: tuple) -> bool:
+    """Whether an operand is scores of attention, or a softmax of them."""
+    return any(isinstance(a, LawTensor) and isinstance(a.law, Attention) for a in operands_of(args))
+
+
+def _is_turned(name: str, args: tuple) -> bool:
+    """Whether the result has channels before tokens, as an operand has: functions of axes are not known for those."""
+    if name in LAYOUTS or name in PRODUCTS or not any(isinstance(a, LawTensor) and a.turned for a in args):
+        return False
+    plain = any(isinstance(a, Tensor) and not isinstance(a, LawTensor) and a.numel() > 1 for a in args)
+    if name not in ENTRYWISE or plain:
+        raise no_rule(name, args)
+    return True
 
 
 class OtherTokensError(ForecastError):
@@ -105,10 +138,12 @@ def no_rule(name: str, args: tuple) -> DepthscopeError:
 
 def law_of(x: Any) -> Law:
     """The law of a LawTensor as a Gaussian one with a mean."""
+    if isinstance(x.law, Attention):
+        raise no_rule("a step of attention", (x,))
     return x.law.settled() if isinstance(x.law, Units) else x.law
 
 
-def like(tensors: Any, law: Law | Units) -> Any:
+def like(tensors: Any, law: Law | Units | Attention) -> Any:
     """LawTensors of the shapes of `tensors`, one or several."""
     if isinstance(tensors, tuple | list):
         return tuple(like(t, law) for t in tensors)

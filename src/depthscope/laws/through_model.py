@@ -1,122 +1,168 @@
 """Laws through the blocks of a model: token similarity by depth, without computing a block."""
 
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from depthscope.errors import DepthscopeError, ForecastError
+from depthscope.laws.boundaries import Boundary, Sums
+from depthscope.laws.following import Following
 from depthscope.laws.law import Law
-from depthscope.laws.rules import normed
-from depthscope.laws.tensor import LawTensor, OtherTokensError, law_of
+from depthscope.laws.nests import leaves
+from depthscope.laws.sampled_steps import AxisNeededError, SampledSteps, sampled_where_needed
+from depthscope.laws.tensor import OtherTokensError
+from depthscope.laws.written_norms import norms_followed
+from depthscope.traces.entry import run_model
 from depthscope.traces.inputs import fresh
 from depthscope.traces.installed import prepare_fixes
-from depthscope.traces.operations import is_norm
-from depthscope.traces.survey import evaluated
+from depthscope.traces.caches import is_cache
+from depthscope.traces.survey import evaluated, survey
 from depthscope.traces.token_axis import axis_of_shorter
-from depthscope.traces.tokens import first_tokens
 from depthscope.traces.untouched import untouched
+from depthscope.traces.watcher import Watcher
 
 
-def laws_by_block(model: nn.Module, blocks: list[str], args: tuple, kwargs: dict[str, Any]) -> list[Law]:
+@dataclass(frozen=True)
+class Followed:
+    """The law of the tokens before block 1 and after every block; sampled: modules without a law, and why.
+
+    again: whether a module ran more than once, so that its matrices met what they had made.
+    """
+
+    laws: list[Law]
+    sampled: dict[str, str] = field(default_factory=dict)
+    again: bool = False
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model, its blocks, and what it is called with."""
+
+    model: nn.Module
+    blocks: list[Boundary]
+    args: tuple
+    kwargs: dict[str, Any]
+    chosen: set[str] | None = None  # paths that the user names
+
+    def modules(self, paths: list[str]) -> list[nn.Module]:
+        return list({id(m): m for m in map(self.model.get_submodule, paths)}.values())
+
+    @property
+    def entries(self) -> list[nn.Module]:
+        return self.modules([block.entry for block in self.blocks])
+
+
+def laws_by_block(
+    model: nn.Module, blocks: list[Boundary], chosen: set[str] | None, args: tuple, kwargs: dict[str, Any]
+) -> Followed:
     """The law of the tokens before block 1 and after every block.
 
     What comes before the first block (embeddings) is computed as it is; from there on laws flow through the model's
     own code, and what comes after the last block is of no interest.
     """
     prepare_fixes(model, args, kwargs)  # their hooks come before ours, so that remedied tokens are seen
-    modules = list({id(m): m for m in map(model.get_submodule, blocks)}.values())
-    copies = _has_copies(modules)
-    axis, found = _along_tokens(model, modules, args, kwargs, remember=copies)
-    again = len(found) > len(modules) + 1 or len(modules) == 1
-    if again and not copies:  # a module runs again, or may: its matrices meet what they made
-        return _followed_through(model, modules, args, kwargs, axis, remember=True)
+    subject = Subject(model, blocks, args, kwargs, chosen)
+    try:
+        return _by_laws(subject)
+    except ForecastError as error:
+        try:
+            return _followed_through(subject, _axis_seen(subject), remember=False, tokens_only=True)
+        except DepthscopeError:
+            raise error from None
+
+
+def _by_laws(subject: Subject) -> Followed:
+    """By laws wherever there are some."""
+    copies = _has_copies(subject.entries)
+    axis, found = _along_tokens(subject, remember=copies)
+    again = found.again or len(found.laws) > len(subject.entries) + 1 or len(subject.entries) == 1
+    if again and not copies:  # a module runs again, or may
+        return _followed_through(subject, axis, remember=True)
     return found
 
 
-def _along_tokens(
-    model: nn.Module, modules: list[nn.Module], args: tuple, kwargs: dict[str, Any], *, remember: bool
-) -> tuple[int, list[Law]]:
+def _along_tokens(subject: Subject, *, remember: bool) -> tuple[int, Followed]:
     """The token axis, 1 for (B, n, d) and 0 for (n, B, d), and the laws along it: what attention works on tells it."""
 
     def axis_in(args: tuple, kwargs: dict[str, Any]) -> int:
         try:
-            _followed_through(model, modules, args, kwargs, 1, remember=False)
+            _followed_through(replace(subject, args=args, kwargs=kwargs), None, remember=False)
         except OtherTokensError:
             return 0
         return 1
 
     try:
-        found = _followed_through(model, modules, args, kwargs, 1, remember=remember)
-    except OtherTokensError:
-        return 0, _followed_through(model, modules, args, kwargs, 0, remember=remember)
-    if len(found[0].gaussian()) != found[0].tokens or axis_of_shorter(args, kwargs, axis_in) != 0:
-        return 1, found  # not as many sequences as tokens, or attention works on the second axis of fewer rows
-    return 0, _followed_through(model, modules, args, kwargs, 0, remember=remember)
+        found = _followed_through(subject, None, remember=remember)
+    except (OtherTokensError, AxisNeededError) as error:
+        axis = 0 if isinstance(error, OtherTokensError) else _axis_seen(subject)
+        return axis, _followed_through(subject, axis, remember=remember)
+    if len(found.laws[0].gaussian()) != found.laws[0].tokens:
+        return 1, found  # not as many sequences as tokens
+    if axis_of_shorter(subject.args, subject.kwargs, axis_in) != 0:
+        return 1, found  # attention works on the second axis of fewer rows
+    return 0, _followed_through(subject, 0, remember=remember)
 
 
-def _followed_through(
-    model: nn.Module, modules: list[nn.Module], args: tuple, kwargs: dict[str, Any], axis: int, *, remember: bool
-) -> list[Law]:
-    """remember: what matrices make of channels, for blocks that share their weights; a product of matrices a step."""
-    found: list[Law] = []
-    running = [0]
+def _axis_seen(subject: Subject) -> int:
+    """The token axis, by a pass of the model: where tokens are to be drawn, laws have not told it."""
+    seen = run_model(subject.model, lambda: survey(subject.model, subject.chosen, subject.args, subject.kwargs))
+    return 0 if seen.axis == 0 else 1
+
+
+def _followed_through(subject: Subject, axis: int | None, *, remember: bool, tokens_only: bool = False) -> Followed:
+    """axis: 1 where it is not known. remember: what matrices make of channels, for blocks that share their weights.
+
+    tokens_only: modules that hand on something else than tokens are run on drawn ones.
+    """
+    model = subject.model
+    past = any(map(is_cache, leaves((subject.args, subject.kwargs))))
+    steps = SampledSteps(axis, past=past, tokens_only=tokens_only)
+    following = Following(remember, len(subject.entries), steps)
     stopped: Exception | None = None
-
-    def enter(block: nn.Module, given: tuple, named: dict) -> tuple[tuple, dict]:
-        x = first_tokens(given, named)
-        if x is None:
-            raise ForecastError("a block must take tokens (B, n, d); it has none. Pass blocks=.")
-        running[0] += 1
-        streams = [v for v in (*given, *named.values()) if isinstance(v, LawTensor)]
-        law = _tokens_law(x, axis, remember) if not isinstance(x, LawTensor) else law_of(x)
-        law = law.settled() if len(streams) < 2 else law.brief()  # streams share their sources: strangers if settled
-        law = law.doubted()
-        if not found:
-            found.append(law)
-        new = LawTensor(x.shape, x.dtype, law)
-
-        def swap(value: Any) -> Any:
-            if isinstance(value, LawTensor) and value is not x:
-                return LawTensor(value.shape, value.dtype, law_of(value).brief().doubted())
-            return new if value is x or _is_copy(value, x) else value
-
-        return tuple(map(swap, given)), {name: swap(value) for name, value in named.items()}
-
-    def leave(_: nn.Module, given: tuple, output: Any) -> None:
-        running[0] -= 1
-        items = output if isinstance(output, tuple | list) else (output,)
-        laws = [item for item in items if isinstance(item, LawTensor)]
-        if not laws:
-            raise ForecastError(f"a block must return its tokens, alone or in a tuple; got {type(output).__name__}.")
-        found.append(law_of(laws[0]))
-
     with ExitStack() as stack:
-        for quiet in (untouched(model), evaluated(model), torch.no_grad(), _norms_followed(model)):
+        for quiet in (untouched(model), evaluated(model), torch.no_grad(), norms_followed(model)):
             stack.enter_context(quiet)
-        for module in modules:
-            stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
-            stack.callback(module.register_forward_hook(leave).remove)
+        ends = subject.modules([path for block in subject.blocks for path in (block.entry, block.exit)])
+        stack.enter_context(sampled_where_needed(model, ends, steps))
+        for module in subject.entries:
+            stack.callback(module.register_forward_pre_hook(following.enter, with_kwargs=True).remove)
+        for block in {block.exit: block for block in subject.blocks}.values():
+            hook = _leaving(following, block.sums)
+            stack.callback(model.get_submodule(block.exit).register_forward_hook(hook).remove)
+        if any(block.sums for block in subject.blocks):
+            stack.enter_context(Watcher(Sums(following.summed)))
         try:
-            given, named = fresh(args, kwargs)
+            given, named = fresh(subject.args, subject.kwargs)
             model(*given, **named)
         except Exception as error:
-            if running[0] or len(found) <= len(modules):  # inside a block, or before the last
+            if not following.over:  # inside a block, or before the last
                 raise _unread(error, model) from error
             stopped = error
+    found = following.states()
     if not found:
         raise ForecastError(
             f"blocks must be modules that are called; those of {type(model).__name__} are not. Pass blocks=."
         )
-    if stopped is not None and remember and len(found) <= _runs(model, modules, args, kwargs):
+    if len(found) <= len(subject.entries):
+        raise ForecastError(
+            f"every block must run on tokens (B, n, d); {len(found) - 1} of {len(subject.entries)} did. "
+            "Pass blocks= with modules that are called."
+        )
+    if stopped is not None and remember and len(found) <= _runs(subject):
         raise _unread(stopped, model) from stopped  # between two runs of one module
-    return found
+    return Followed(found, steps.units, steps.again)
 
 
-def _runs(model: nn.Module, modules: list[nn.Module], args: tuple, kwargs: dict[str, Any]) -> int:
+def _leaving(following: Following, sums: int) -> Callable[..., None]:
+    return lambda module, given, output: following.leave(output, sums)
+
+
+def _runs(subject: Subject) -> int:
     """How often blocks run: where they run again, nothing but a forward pass tells."""
     count = [0]
 
@@ -124,18 +170,13 @@ def _runs(model: nn.Module, modules: list[nn.Module], args: tuple, kwargs: dict[
         count[0] += 1
 
     with ExitStack() as stack:
-        stack.enter_context(untouched(model))
+        stack.enter_context(untouched(subject.model))
         stack.enter_context(torch.no_grad())
-        for module in modules:
+        for module in subject.entries:
             stack.callback(module.register_forward_hook(one_more).remove)
-        args, kwargs = fresh(args, kwargs)
-        model(*args, **kwargs)
+        args, kwargs = fresh(subject.args, subject.kwargs)
+        subject.model(*args, **kwargs)
     return count[0]
-
-
-def _tokens_law(x: Tensor, axis: int, remember: bool) -> Law:
-    """Of tokens (B, n, d), or (n, B, d) where tokens lie along axis 0."""
-    return Law.of_tokens(x.transpose(0, 1) if axis == 0 else x, followed=remember)
 
 
 def _unread(error: Exception, model: nn.Module) -> DepthscopeError:
@@ -166,57 +207,14 @@ def _innermost(error: Exception, model: nn.Module) -> str:
     return found
 
 
-def _is_copy(value: Any, x: Tensor) -> bool:
-    """Whether a second stream starts as the tokens themselves."""
-    plain = isinstance(value, Tensor) and not isinstance(value, LawTensor) and not isinstance(x, LawTensor)
-    return plain and value.shape == x.shape and torch.equal(value, x)
-
-
 def _has_copies(modules: list[nn.Module]) -> bool:
     """Whether two neighbours have equal weights, as the copies of one layer in nn.TransformerEncoder do at first."""
     return any(_equal(a, b) for a, b in itertools.pairwise(modules))
 
 
 def _equal(a: nn.Module, b: nn.Module) -> bool:
-    pairs = zip([p for p in a.parameters() if p.ndim > 1], [p for p in b.parameters() if p.ndim > 1], strict=False)
+    def matrices(module: nn.Module) -> list[Tensor]:
+        return [p for p in module.parameters() if p.ndim > 1]
+
+    pairs = zip(matrices(a), matrices(b), strict=False)
     return any(p.shape == q.shape and torch.equal(p, q) for p, q in pairs)
-
-
-@contextmanager
-def _norms_followed(model: nn.Module) -> Iterator[None]:
-    """Let norms that are written out in Python (RMSNorm) follow laws as one step."""
-    changed = [module for module in model.modules() if is_norm(module) and "forward" not in vars(module)]
-    try:
-        for module in changed:
-            module.forward = _norm_of(module, module.forward)  # type: ignore[method-assign]
-        yield
-    finally:
-        for module in changed:
-            vars(module).pop("forward", None)
-
-
-def _gain_and_offset(norm: Callable[..., Any], channels: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """What a norm multiplies and adds, (c,) each, as it does it to z and -z: some multiply by 1 + weight.
-
-    z has entries of 1, -1, ... with mean zero; the last three are 1, 1, -2 where their number is odd.
-    """
-    z = torch.ones(channels, dtype=dtype)
-    z[1::2] = -1
-    if channels % 2 and channels > 1:
-        z[-2:] = torch.tensor([1.0, -2.0], dtype=dtype)
-    z = z / z.square().mean().sqrt()
-    up, down = (norm(sign * 1e3 * z).double() for sign in (1, -1))  # large: beside it epsilon is nothing
-    return (up - down) / 2 / z.double(), (up + down) / 2
-
-
-def _norm_of(module: nn.Module, plain: Callable[..., Any]) -> Callable[..., Any]:
-    def forward(x: Any, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(x, LawTensor):
-            return plain(x, *args, **kwargs)
-        weight, bias = _gain_and_offset(plain, x.shape[-1], x.dtype)
-        eps = next((getattr(module, name) for name in ("eps", "variance_epsilon") if hasattr(module, name)), None)
-        eps = torch.finfo(x.dtype).eps if eps is None else float(eps)
-        law = normed(law_of(x), weight, bias, centred=hasattr(module, "bias"), eps=eps)
-        return LawTensor(x.shape, x.dtype, law)
-
-    return forward

@@ -11,6 +11,8 @@ from depthscope.errors import DepthscopeError, ForwardError, UsageError
 from depthscope.traces.blocks import blocks_by_name, candidates
 from depthscope.traces.caches import is_cache
 from depthscope.traces.glance import glance
+from depthscope.traces.families import template
+from depthscope.traces.followed import uncalled_lists
 from depthscope.traces.inputs import Batch, batches
 from depthscope.traces.installed import prepare_fixes
 from depthscope.traces.padding import check_sense
@@ -62,6 +64,18 @@ class Entry:
     def names(self) -> list[str]:
         """The paths of the blocks, without running the model."""
         return blocks_by_name(self.model, self.blocks, self.stream)
+
+    def sure_names(self) -> list[str] | None:
+        """The paths of the blocks where names alone leave no doubt: one family of modules, none inside another.
+
+        None where a pass must tell: lists that nobody calls, stages, several towers, blocks that the user names.
+        """
+        families = {template(path) for path in candidates(self.model, None) | set(uncalled_lists(self.model))}
+        if self.blocks is not None or self.stream is not None or len(families) != 1:
+            return None
+        names = self.names()
+        called = not any(isinstance(self.model.get_submodule(name), nn.ModuleList) for name in names)
+        return names if called and len(names) > 1 else None
 
     def survey(self, batch: Batch) -> Survey:
         """What a quiet pass shows: the streams, their blocks as they run, where their tokens lie."""

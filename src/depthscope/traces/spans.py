@@ -33,6 +33,8 @@ class Span:
     exit: str | None
     attentions: int = 0
     ending: Ending | None = None
+    last: str = ""  # the module that runs last in a block that is none, and
+    sums: int = 0  # how many sums with the stream follow it
 
 
 class JoinKeys:
@@ -68,8 +70,21 @@ def spans_of(flow: Flow, model: nn.Module, blocks: list[Ends]) -> list[Span]:
             continue
         steps = tuple(step_of(flow, node) for node in reversed(forms_of(flow, block.result)[:-1]))
         ending = Ending(keys[flow.nodes[block.result].state], steps)
-        found.append(Span(name, _entry(flow, model, block), None, len(block.attentions), ending))
+        after = _last(flow, block)
+        sums = sum(after[0] < node <= block.result for node in keys)
+        found.append(Span(name, _entry(flow, model, block), None, len(block.attentions), ending, after[1], sums))
     return found
+
+
+def _last(flow: Flow, block: Ends) -> tuple[int, str]:
+    """The last module that runs in a block, and the node it ended with."""
+    calls = [(c.last, c.path) for c in flow.calls if c.first > block.source and c.last <= block.result]
+    norms = [
+        (number, node.name.removeprefix("norm "))
+        for number, node in enumerate(flow.nodes[: block.result + 1])
+        if number > block.source and node.name.startswith("norm ")
+    ]
+    return max([*calls, *norms], key=lambda one: one[0], default=(block.source, ""))
 
 
 def _entry(flow: Flow, model: nn.Module, block: Ends) -> str:
