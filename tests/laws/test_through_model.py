@@ -25,7 +25,7 @@ def test_attention_tells_the_axis_of_the_tokens() -> None:
     turned = nn.Sequential(*map(TimeFirst, model))
     for batch in (8, 5):  # as many sequences as tokens, and fewer
         X = torch.randn(batch, 8, 32) + torch.randn(batch, 1, 32)
-        expected = laws_by_block(model, by_modules(f"blocks.{i}" for i in range(3)), (X,), {}).laws
-        found = laws_by_block(turned, by_modules("012"), (X.transpose(0, 1),), {}).laws
+        expected = laws_by_block(model, by_modules(f"blocks.{i}" for i in range(3)), None, (X,), {}).laws
+        found = laws_by_block(turned, by_modules("012"), None, (X.transpose(0, 1),), {}).laws
         for law, same in zip(expected, found, strict=True):
             torch.testing.assert_close(law.overlaps(), same.overlaps())

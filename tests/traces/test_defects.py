@@ -118,7 +118,9 @@ def test_every_verb_takes_the_same_axis_for_the_tokens(sequences: int) -> None:
         one, other = (numbers_in(verb(m, x).to_dict()) for m, x in ((time_first, X), (batch_first, Y)))
         assert one == pytest.approx(other, abs=1e-6, rel=1e-6, nan_ok=True), verb.__name__
     # without skips tokens become equal but for rounding, in which ranks and gains are noise
-    one, other = ([row.scan["t_sim"].tolist() for row in ds.ablate(m, x).rows] for m, x in ((time_first, X), (batch_first, Y)))
+    one, other = (
+        [row.scan["t_sim"].tolist() for row in ds.ablate(m, x).rows] for m, x in ((time_first, X), (batch_first, Y))
+    )
     assert numbers_in(one) == pytest.approx(numbers_in(other), abs=1e-6)
     with ds.fix_(time_first, HALF), ds.fix_(batch_first, HALF):
         torch.testing.assert_close(time_first(X).transpose(0, 1), batch_first(Y))

@@ -74,7 +74,9 @@ class Without(Handle):
 
 
 @said_by("without_")
-def without_(model: nn.Module, *parts: str, blocks: str | Iterable[str] | None = None, stream: str | None = None) -> Without:
+def without_(
+    model: nn.Module, *parts: str, blocks: str | Iterable[str] | None = None, stream: str | None = None
+) -> Without:
     """Let every block of a model run without some of its parts, in place: which of them keeps the tokens apart?
 
     parts: attention_skip: what attention gives goes on alone, X -> SA(X), with the factor that it has in the sum;

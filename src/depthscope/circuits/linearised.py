@@ -18,8 +18,8 @@ from depthscope.circuits.subject import Subject
 from depthscope.errors import HookError
 from depthscope.traces.attention import attention_in
 from depthscope.traces.events import Passage, StreamListener
-from depthscope.traces.tokens import replaced
 from depthscope.traces.operations import Operation
+from depthscope.traces.tokens import replaced
 from depthscope.traces.watcher import Watcher
 
 NUDGE = 0.01  # of the tokens' size, for the response

@@ -1,6 +1,6 @@
 """The ends of blocks that are no modules: a sum in the code around them, and perhaps a norm of it.
 
-The flow of the pass is followed as it was in the survey; when the sum comes by that ends a block, the change acts on it.
+The flow of the pass is followed as it was in the survey. When the sum that ends a block comes by, the change acts.
 """
 
 from collections.abc import Callable, Iterable

@@ -17,10 +17,10 @@ from depthscope.laws.nests import leaves
 from depthscope.laws.sampled_steps import AxisNeededError, SampledSteps, sampled_where_needed
 from depthscope.laws.tensor import OtherTokensError
 from depthscope.laws.written_norms import norms_followed
+from depthscope.traces.caches import is_cache
 from depthscope.traces.entry import run_model
 from depthscope.traces.inputs import fresh
 from depthscope.traces.installed import prepare_fixes
-from depthscope.traces.caches import is_cache
 from depthscope.traces.survey import evaluated, survey
 from depthscope.traces.token_axis import axis_of_shorter
 from depthscope.traces.untouched import untouched

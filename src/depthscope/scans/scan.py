@@ -53,9 +53,10 @@ def scan(
     metrics: names from ds.metrics; by default all that are fast; a state metric may be restricted to positions, as in
     "t_sim[0:16]", "t_sim[-16:]" or "t_sim[1/4]" (the first of four equal parts), padding not counted. mask (B, n): 1
     for tokens, 0 for padding; by default the attention_mask among the inputs. blocks: a pattern where the finder should
-    not choose, such as "encoder.layers.*". stream: which of several streams the scan is of ("encoder", "decoder"), by
-    default the one with most blocks; scan.streams has them all. attention=False leaves the heads out. gradients: a function of the model's
-    output that returns a scalar loss; adds gradient norms. on_block is called with the number of blocks seen so far.
+    not choose, such as "encoder.layers.*", or scan.blocks. stream: which of several streams the scan is of ("encoder",
+    "decoder"), by default the one with most blocks; scan.streams has them all. attention=False leaves the heads out.
+    gradients: a function of the model's output that returns a scalar loss; adds gradient norms. on_block is called with
+    the number of blocks seen so far.
 
     The model runs as it is (train or eval) and is left as it was.
     """

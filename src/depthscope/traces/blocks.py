@@ -13,8 +13,8 @@ from depthscope.traces.families import template
 from depthscope.traces.followed import is_own_leaf, uncalled_lists
 from depthscope.traces.installed import OWN
 from depthscope.traces.log import Attention, Call, Log, State
-from depthscope.traces.streams import ALONE, Stream
 from depthscope.traces.operations import is_norm
+from depthscope.traces.streams import ALONE, Stream
 
 _NUMBER = re.compile(r"\d+")
 

@@ -1,8 +1,8 @@
 """Where the blocks of a stream begin and end.
 
 A block that is a module around its joins begins with the tokens it is given, and ends with those it hands on. Any other
-block ends where the next begins: at the last form of the stream that both the skip and the branch of the next join start
-from. In pre-norm blocks that is the sum itself, in post-norm blocks its norm. The last block ends as those before it do.
+block ends where the next begins: at the last form of the stream that skip and branch of the next join both start from.
+In pre-norm blocks that is the sum itself, in post-norm blocks its norm. The last block ends as those before it do.
 """
 
 from dataclasses import dataclass

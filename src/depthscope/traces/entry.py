@@ -10,9 +10,9 @@ from torch import nn
 from depthscope.errors import DepthscopeError, ForwardError, UsageError
 from depthscope.traces.blocks import blocks_by_name, candidates
 from depthscope.traces.caches import is_cache
-from depthscope.traces.glance import glance
 from depthscope.traces.families import template
 from depthscope.traces.followed import uncalled_lists
+from depthscope.traces.glance import glance
 from depthscope.traces.inputs import Batch, batches
 from depthscope.traces.installed import prepare_fixes
 from depthscope.traces.padding import check_sense

@@ -37,12 +37,14 @@ def template(path: str) -> str:
 
 
 def groups_of(flow: Flow, model: nn.Module, joins: list[Joined], chosen: set[str] | None) -> list[Group]:
-    """The blocks of a stream. chosen: paths that the user names; then joins that belong to none of them are no block."""
+    """The blocks of a stream. chosen: paths that the user names; joins that belong to none of them are left out."""
     belongs = _members(flow, model, joins, chosen)
     families = [family for family in belongs if _partitions(joins, belongs[family], chosen is not None)]
     grouped = {family: _grouped(joins, belongs[family]) for family in families}
     fitting = [family for family in families if all(_runs(group) <= 1 for group in grouped[family])]
-    ranked = sorted(fitting or families, key=lambda name: (len(grouped[name]) < 2, name.count("."), -len(grouped[name])))
+    ranked = sorted(
+        fitting or families, key=lambda name: (len(grouped[name]) < 2, name.count("."), -len(grouped[name]))
+    )
     best = grouped[ranked[0]] if ranked else []
     if len(best) > 1 or chosen is not None:
         return _halves_joined(flow, best)

@@ -58,7 +58,10 @@ class Tree:
 
 @dataclass(eq=False)
 class ModuleCall:
-    """One call of a module: nodes from first to last ran inside it; given and gave: tensors in and out, by node, None for unknown."""
+    """One call of a module: nodes from first to last ran inside it.
+
+    given, gave: the tensors in and out, by node, None for unknown ones.
+    """
 
     path: str
     above: int  # the call around it, -1 for none

@@ -16,8 +16,8 @@ from depthscope.traces.attention import attention_in
 from depthscope.traces.events import Join, Norm, Passage, StreamListener
 from depthscope.traces.lineage import Lineage
 from depthscope.traces.operations import PAIRS, Operation, is_norm, is_scalar
-from depthscope.traces.spans import Span
 from depthscope.traces.places import tokens_gave, tokens_given
+from depthscope.traces.spans import Span
 from depthscope.traces.tokens import first_tokens, replaced
 from depthscope.traces.watcher import OuterNorms, Watched, Watcher
 

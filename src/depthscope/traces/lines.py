@@ -57,7 +57,7 @@ def lines_of(flow: Flow) -> list[Line]:
 
 
 def _ways(tree: Tree) -> list[list[JoinNode]]:
-    """The joins of a tree as ways: the longest from the root on, then what is left, each from where it leaves another."""
+    """The joins of a tree as ways: the longest from the root, then what is left, each from where it leaves another."""
     left = dict(tree.joins)
     found = []
     while left:

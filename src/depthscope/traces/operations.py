@@ -43,13 +43,16 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
 PAIRS = ("sum", "product")
 # what flow.py asks: functions that give the same tokens in another form, by their first argument
 FORMS = {
-    *"view reshape flatten unflatten view_as reshape_as squeeze unsqueeze permute transpose transpose_ swapaxes".split(),
-    *"swapdims movedim moveaxis t contiguous clone detach to type type_as float double half bfloat16 cpu cuda".split(),
+    *"view reshape flatten unflatten view_as reshape_as squeeze unsqueeze permute transpose transpose_".split(),
+    *"swapaxes swapdims movedim moveaxis t contiguous clone detach to type type_as float double half".split(),
+    *"bfloat16 cpu cuda".split(),
     *"requires_grad_ squeeze_ unsqueeze_ alias roll __get__ __setitem__ masked_fill masked_fill_ nan_to_num".split(),
     *"dropout dropout_ dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout layer_norm rms_norm".split(),
     *"group_norm batch_norm instance_norm normalize clamp clip expand expand_as".split(),
 }
-SHAPED_ALIKE = {*"zeros_like ones_like empty_like full_like rand_like randn_like new_zeros new_ones new_empty new_full".split()}
+SHAPED_ALIKE = {
+    *"zeros_like ones_like empty_like full_like rand_like randn_like new_zeros new_ones new_empty new_full".split()
+}
 # or by the one argument that has the shape of the result: something smaller is added to it, or multiplies it
 SCALED = {
     *"add add_ __add__ __radd__ __iadd__ sub sub_ __sub__ __isub__ subtract mul mul_ __mul__ __rmul__ __imul__".split(),
@@ -62,8 +65,8 @@ JOINS: dict[str, tuple[int, ...]] = {
     "gru_cell": (1,),
 }
 ACTIVATIONS = {
-    *"relu relu_ relu6 gelu silu silu_ mish tanh tanh_ sigmoid sigmoid_ erf softmax elu selu celu glu hardswish".split(),
-    *"hardsigmoid leaky_relu leaky_relu_ softplus softsign logsigmoid exp square pow special_softmax".split(),
+    *"relu relu_ relu6 gelu silu silu_ mish tanh tanh_ sigmoid sigmoid_ erf softmax elu selu celu glu".split(),
+    *"hardswish hardsigmoid leaky_relu leaky_relu_ softplus softsign logsigmoid exp square pow special_softmax".split(),
 }
 
 

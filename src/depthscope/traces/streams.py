@@ -107,11 +107,13 @@ def frames_of(flow: Flow, streams: list[Stream], known: Frames) -> Frames:
 
 
 def _guessed(flow: Flow, node: int) -> Layout:
-    """Where attention does not tell (windows, mixing without attention): batch first, channels where matrices read them.
+    """Where attention does not tell (windows, mixing without attention): batch first, channels where matrices read.
 
-    A tensor of four axes that convolutions read as it is, is (B, d, H, W), any other (B, H, W, d); three axes (B, n, d).
+    Four axes that convolutions read as they are, are (B, d, H, W), any others (B, H, W, d); three axes (B, n, d).
     """
     shape, state = flow.nodes[node].shape, flow.nodes[node].state
     readers = {n.name for n in flow.nodes if any(flow.nodes[p].state == state for p in n.parents)}
-    first = 1 if len(shape) > 3 and readers & CONVOLUTIONS and not readers & {"linear", "layer_norm"} else len(shape) - 1
+    first = (
+        1 if len(shape) > 3 and readers & CONVOLUTIONS and not readers & {"linear", "layer_norm"} else len(shape) - 1
+    )
     return Layout(tuple(axis for axis in range(1, len(shape)) if axis != first) or (0,), first)

@@ -36,7 +36,7 @@ def tokens_out(output: Any, shape: tuple[int, ...]) -> Tensor | None:
 
 
 class Layout(NamedTuple):
-    """Where a tensor has its tokens, along one axis or several as (B, H, W, d) and (B, d, H, W) do, and its channels."""
+    """Where a tensor has its channels, and its tokens: along one axis, or several, as (B, H, W, d) and (B, d, H, W)."""
 
     tokens: tuple[int, ...]
     channels: int

@@ -17,8 +17,8 @@ from depthscope.traces.caches import is_cache
 from depthscope.traces.identity import Known
 from depthscope.traces.inputs import fresh
 from depthscope.traces.operations import Operation
-from depthscope.traces.slow_path import slow_path
 from depthscope.traces.places import tokens_gave, tokens_given
+from depthscope.traces.slow_path import slow_path
 from depthscope.traces.survey import called_parts, hooks_away
 from depthscope.traces.tokens import replaced
 from depthscope.traces.untouched import untouched
