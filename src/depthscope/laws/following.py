@@ -47,7 +47,8 @@ class Following:
         if self.last is not None or self.running:  # this tells where the block before it ended
             self.found.append(law)
             self.last, self.running, self.missing = None, 0, 0
-        alone = len(streams) < 2 and (not self.found or law is self.found[-1])
+        handed_on = not self.found or law is self.found[-1]  # with nothing between blocks
+        alone = len(streams) < 2 and (handed_on or self.remember)  # parts that are remembered would multiply
         law = law.settled() if alone else law.brief()  # what shares sources with other states: strangers if settled
         law = law.doubted()
         if not self.found:

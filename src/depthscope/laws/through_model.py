@@ -153,7 +153,7 @@ def _followed_through(subject: Subject, axis: int | None, *, remember: bool, tok
             f"every block must run on tokens (B, n, d); {len(found) - 1} of {len(subject.entries)} did. "
             "Pass blocks= with modules that are called."
         )
-    if stopped is not None and remember and len(found) <= _runs(subject):
+    if stopped is not None and (remember or tokens_only) and len(found) <= _runs(subject):
         raise _unread(stopped, model) from stopped  # between two runs of one module
     return Followed(found, steps.units, steps.again)
 
