@@ -26,6 +26,7 @@ from depthscope.traces.inputs import Batch
 from depthscope.traces.installed import fixes_in, prepare_fixes
 from depthscope.traces.log import Log
 from depthscope.traces.recorder import Recorder
+from depthscope.traces.spans import spans_of
 from depthscope.traces.steps import dissect, final_norm
 from depthscope.traces.streams import Stream, frames_of, stream_called, streams_of
 from depthscope.traces.token_axis import Frames, axis_of_shorter
@@ -219,8 +220,11 @@ class Settings:
                 wanted = set().union(*(stream.nodes() for stream in streams))
                 recorder, gradients = self._recorded(model, batch, log.frames, wanted=wanted, **choices)
                 log = recorder.log
-                found = [blocks_in(log, stream, recorder.states.by_node) for stream in self._streams(model, log)]
+                streams = self._streams(model, log)
+                found = [blocks_in(log, stream, recorder.states.by_node) for stream in streams]
             if found and None not in found:
+                for stream in streams:
+                    spans_of(log.flow, model, stream.blocks)  # trials of the blocks must know where their tokens are
                 return log, found, gradients  # type: ignore[return-value]
             log.frames = seen
         try:

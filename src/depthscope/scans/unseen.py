@@ -28,7 +28,7 @@ def settled(model: nn.Module, batch: Batch, reading: Reading) -> Frames | None:
     source = reading.blocks[0].source
     paths = list(dict.fromkeys(path for block in reading.blocks for path in block.paths))
     if reading.log.other_attention:
-        raise AttentionNotSeenError(_told(reading, "attention over a memory, or between sequences, was seen alone"))
+        return None  # attention over a memory, or between sequences, does mix tokens
     taken = source.axis or 0
     axes = [taken] + [axis for axis in (1, 0) if axis != taken and len(source.shape) == 3]
     moving = [axis for axis in axes if run_model(model, partial(mixes, model, paths, axis, batch))]
@@ -55,10 +55,7 @@ def mixes(model: nn.Module, blocks: list[str], axis: int, batch: Batch) -> bool:
 
 
 def _told(reading: Reading, why: str) -> str:
-    hint = ""
-    if reading.log.other_attention:
-        hint = " A model that was given a segment memory: scan without memory, or pass attention=False."
     return (
         f"the blocks must mix their tokens; none was in {reading.pattern} ({reading.depth} blocks) that does: {why}. "
-        "Pass attention=False to measure the states alone, or blocks= for other blocks." + hint
+        "Pass attention=False to measure the states alone, or blocks= for other blocks."
     )

@@ -73,9 +73,8 @@ class Entry:
         families = {template(path) for path in candidates(self.model, None) | set(uncalled_lists(self.model))}
         if self.blocks is not None or self.stream is not None or len(families) != 1:
             return None
-        names = self.names()
-        called = not any(isinstance(self.model.get_submodule(name), nn.ModuleList) for name in names)
-        return names if called and len(names) > 1 else None
+        kinds = {type(self.model.get_submodule(path)) for path in candidates(self.model, None)}
+        return self.names() if len(kinds) == 1 and not uncalled_lists(self.model) else None
 
     def survey(self, batch: Batch) -> Survey:
         """What a quiet pass shows: the streams, their blocks as they run, where their tokens lie."""

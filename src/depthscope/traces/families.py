@@ -42,6 +42,7 @@ def groups_of(flow: Flow, model: nn.Module, joins: list[Joined], chosen: set[str
     families = [family for family in belongs if _partitions(joins, belongs[family], chosen is not None)]
     grouped = {family: _grouped(joins, belongs[family]) for family in families}
     fitting = [family for family in families if all(_runs(group) <= 1 for group in grouped[family])]
+    fitting = [family for family in fitting if not any(_is_finer(grouped[f], grouped[family]) for f in fitting)]
     ranked = sorted(
         fitting or families, key=lambda name: (len(grouped[name]) < 2, name.count("."), -len(grouped[name]))
     )
@@ -125,6 +126,12 @@ def _grouped(joins: list[Joined], belongs: dict[int, set[Member]]) -> list[Group
     return found
 
 
+def _is_finer(groups: list[Group], others: list[Group]) -> bool:
+    """Whether groups cut others, which never mix tokens, into blocks of several joins: those are stages."""
+    silent = not any(joined.mixes for group in others for joined in group.joins)
+    return silent and len(groups) > len(others) and all(len(group.joins) > 1 for group in groups)
+
+
 def _runs(group: Group) -> int:
     """How often attention begins again in a block, after something else: more than once, and it is several blocks."""
     return sum(1 for mixes, _ in groupby(group.joins, key=lambda joined: joined.mixes) if mixes)
@@ -152,14 +159,30 @@ def _halves_joined(flow: Flow, groups: list[Group]) -> list[Group]:
     alone = [g for g, a in zip(groups, attends, strict=True) if a and len(g.joins) == 1 and _is_alone(flow, g.joins[0])]
     if all(attends) or len(alone) < sum(attends) or not alone:
         return groups
+    first, period = _rhythm(attends) or (0, 0)
     found: list[Group] = []
     for i, group in enumerate(groups):
-        starts = attends[i] and (i == 0 or not attends[i - 1]) and any(attends[:i])
+        again = attends[i] and (i == 0 or not attends[i - 1]) and any(attends[:i])
+        starts = (i >= first and (i - first) % period == 0) if period else again
         if starts or not found:
             found.append(Group([], []))
         found[-1].members += group.members
         found[-1].joins += group.joins
     return found
+
+
+def _rhythm(beats: list[bool]) -> tuple[int, int] | None:
+    """Where the shortest rhythm that repeats to the end begins, and its length; None where there is none.
+
+    Beats before the first that mixes tokens may be none of a block: a convolution, say.
+    """
+    first = beats.index(True) if True in beats else 0
+    for lead, period in ((lead, period) for lead in range(first + 1) for period in range(1, len(beats) // 2 + 1)):
+        rest = beats[lead:]
+        repeats = len(rest) % period == 0 and rest == rest[:period] * (len(rest) // period)
+        if repeats and len(rest) > period and any(rest[:period]):
+            return lead, period
+    return None
 
 
 def _is_alone(flow: Flow, joined: Joined) -> bool:
@@ -175,15 +198,12 @@ def _comes_after(flow: Flow, node: int, attention: int) -> bool:
 def _by_rhythm(flow: Flow, joins: list[Joined]) -> list[Group]:
     """Where no modules tell: the shortest rhythm of attention and networks that repeats, else from attention on."""
     beats = [joined.mixes for joined in joins]
-    first = beats.index(True) if True in beats else 0  # joins before it may be none of a block: a convolution, say
-    for lead, period in ((lead, period) for lead in range(first + 1) for period in range(1, len(joins) // 2 + 1)):
-        rest = beats[lead:]
-        repeats = len(rest) % period == 0 and rest == rest[:period] * (len(rest) // period)
-        if repeats and len(rest) > period and any(rest[:period]):
-            parts = [joins[i : i + period] for i in range(lead, len(joins), period)]
-            break
+    found = _rhythm(beats)
+    if found is None:
+        parts = _from_attention(joins[beats.index(True) if True in beats else 0 :])
     else:
-        parts = _from_attention(joins[first:])
+        lead, period = found
+        parts = [joins[i : i + period] for i in range(lead, len(joins), period)]
     return [Group([(path, -1) for path in _paths(flow, part)], part) for part in parts]
 
 

@@ -82,6 +82,7 @@ class Flow:
         self.trees: list[Tree] = []
         self.calls: list[ModuleCall] = []
         self.attentions: dict[int, Sizes] = {}  # by node
+        self.widths: dict[str, int] = {}  # channels of norms, by what they are called
         self._known: Known[int] = Known()
         self._stack: list[int] = [-1]
         self.latest: JoinNode | None = None  # the join that was made last

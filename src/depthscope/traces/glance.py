@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from depthscope.traces.attention import attention_in
 from depthscope.traces.inputs import fresh, padding_in
 from depthscope.traces.operations import Operation
-from depthscope.traces.places import tokens_given
+from depthscope.traces.places import called_parts, tokens_given
 from depthscope.traces.slow_path import slow_path
-from depthscope.traces.survey import called_parts, evaluated, hooks_away
+from depthscope.traces.survey import evaluated, hooks_away
 from depthscope.traces.trial import uncached
 from depthscope.traces.unseen_keys import KeysMet, KeysUnseen, agreed
 from depthscope.traces.untouched import untouched

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from depthscope.traces.flow import Flow, JoinNode, Tree
 
+PRODUCTS = {"matmul", "__matmul__", "bmm", "baddbmm", "einsum", "mv", "linear"}
+
 
 @dataclass(eq=False)
 class Joined:
@@ -17,11 +19,7 @@ class Joined:
     inside: set[int]
     reads: list[int]
     attentions: list[int]  # nodes inside that attend
-
-    @property
-    def mixes(self) -> bool:
-        """Whether the branch attends."""
-        return bool(self.attentions)
+    mixes: bool  # whether the branch mixes tokens: it attends or, in a line that never does, multiplies what it made
 
     @property
     def node(self) -> int:
@@ -76,11 +74,20 @@ def _ways(tree: Tree) -> list[list[JoinNode]]:
 def _line(flow: Flow, way: list[JoinNode], streams: set[int]) -> Line:
     """streams: states of all lines that are streams of their own."""
     states = {way[0].before, *(join.node for join in way)}
-    attentions = set(flow.attentions)
-    return Line([_region(flow, join, states, states | streams, attentions) for join in way])
+    joins = [_region(flow, join, states, states | streams) for join in way]
+    attends = any(joined.attentions for joined in joins)
+    for joined in joins:
+        joined.mixes = bool(joined.attentions) if attends else any(_mixes(flow, node) for node in joined.inside)
+    return Line(joins)
 
 
-def _region(flow: Flow, join: JoinNode, states: set[int], stops: set[int], attentions: set[int]) -> Joined:
+def _mixes(flow: Flow, node: int) -> bool:
+    """Whether a function may mix tokens: a product of two tensors that the pass has made, or a Fourier transform."""
+    name = flow.nodes[node].name
+    return name.startswith("fft_") or (name in PRODUCTS and len(set(flow.nodes[node].parents)) > 1)
+
+
+def _region(flow: Flow, join: JoinNode, states: set[int], stops: set[int]) -> Joined:
     """The branch of a join, back to the stream: nodes older than the stream's root came from elsewhere."""
     least = min(states)
     inside: set[int] = set()
@@ -99,7 +106,7 @@ def _region(flow: Flow, join: JoinNode, states: set[int], stops: set[int], atten
             waiting += new
     since = min((flow.nodes[n].state for n in reads), default=join.before)
     inside = {n for n in inside if n > since}  # what is older is shared, as the positions that T5's first block makes
-    return Joined(join, inside, reads, sorted(inside & attentions))
+    return Joined(join, inside, reads, sorted(inside & flow.attentions.keys()), False)
 
 
 def towers(flow: Flow, lines: list[Line]) -> list[list[Line]]:

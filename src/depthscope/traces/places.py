@@ -13,6 +13,7 @@ from depthscope.traces.flow import tensors_in
 from depthscope.traces.tokens import first_tokens, tokens_out
 
 _given: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
+_parts: weakref.WeakKeyDictionary[nn.Module, tuple[str, ...]] = weakref.WeakKeyDictionary()
 _gave: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
 
 
@@ -21,6 +22,21 @@ def remember(module: nn.Module, given: int, gave: int | None) -> None:
     _given[module] = given
     if gave is not None:
         _gave[module] = gave
+
+
+def remember_parts(block: nn.Module, parts: tuple[str, ...]) -> None:
+    """The paths of the modules that run where a block is never called itself: the first and the last of them."""
+    _parts[block] = parts
+
+
+def called_parts(model: nn.Module, path: str) -> list[str]:
+    """The block itself; or, when it is a list or a module that nobody calls, the modules in it that are."""
+    block = model.get_submodule(path)
+    if block in _parts:
+        return list(_parts[block])
+    if not isinstance(block, nn.ModuleList | nn.ModuleDict):
+        return [path]
+    return [part for name, _ in block.named_children() for part in called_parts(model, f"{path}.{name}")]
 
 
 def tokens_given(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Tensor | None:

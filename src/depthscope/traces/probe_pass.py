@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from depthscope.traces.operations import Operation
-from depthscope.traces.survey import called_parts
+from depthscope.traces.places import called_parts
 from depthscope.traces.tokens import first_tokens
 from depthscope.traces.watcher import Watched
 

@@ -108,12 +108,11 @@ class Recorder:
         def hook(module: nn.Module, args: tuple, kwargs: dict) -> None:
             if not path:
                 self.log.flow.starts(args, kwargs)
-            for tensor in tensors_in((*args, *kwargs.values())) if self.wanted else ():
-                self._meet(tensor)
+            known = [t for t in tensors_in((*args, *kwargs.values())) if self._meet(t)] if self.wanted else []
             self.log.flow.enters(path, args, kwargs)
             call = Call(path, self._tick())
             if candidate:
-                tokens = first_tokens(args, kwargs)
+                tokens = known[0] if known else first_tokens(args, kwargs)
                 if tokens is not None:
                     call.source = self.states.see(tokens, path, whole=True)
             self._stack.append(call)
@@ -148,7 +147,10 @@ class Recorder:
         source = first_tokens(args, kwargs)
         value = source if source is not None else next(iter(args), None)
         made = next(tensors_in((output,)), None)
-        self.log.flow.form(value, made, f"norm {self._norm_paths[module]}")
+        name = f"norm {self._norm_paths[module]}"
+        self.log.flow.form(value, made, name)
+        if isinstance(weight := getattr(module, "weight", None), Tensor):
+            self.log.flow.widths[name] = weight.numel()
         self._meet(made)
         self._given_to_weights(getattr(module, "weight", None), value)
         self._norm(source, output, self._path)
@@ -210,10 +212,12 @@ class Recorder:
                 self._meet(tensor)
         return result
 
-    def _meet(self, tensor: Any) -> None:
-        """A tensor may be the end of a block."""
-        if self.wanted and self.log.flow.find(tensor) in self.wanted:
+    def _meet(self, tensor: Any) -> bool:
+        """Whether a tensor is the end of a block, which is measured."""
+        wanted = bool(self.wanted) and self.log.flow.find(tensor) in self.wanted
+        if wanted:
             self.states.see(tensor, self._path, whole=True)
+        return wanted
 
     def _acts(self, op: Operation, given: Given | None = None) -> Any:
         """given: its arguments in the flow; None inside a norm."""

@@ -7,7 +7,7 @@ from torch import nn
 
 from depthscope.traces.ends import Ends, forms_of, step_of
 from depthscope.traces.flow import Flow, ModuleCall
-from depthscope.traces.places import remember
+from depthscope.traces.places import remember, remember_parts
 
 JoinKey = tuple[str, str, int]  # the module in which a sum is made, the one that gave its branch, and which of these
 
@@ -72,7 +72,10 @@ def spans_of(flow: Flow, model: nn.Module, blocks: list[Ends]) -> list[Span]:
         ending = Ending(keys[flow.nodes[block.result].state], steps)
         after = _last(flow, block)
         sums = sum(after[0] < node <= block.result for node in keys)
-        found.append(Span(name, _entry(flow, model, block), None, len(block.attentions), ending, after[1], sums))
+        entry = _entry(flow, model, block)
+        if block.paths and entry and after[1]:
+            remember_parts(model.get_submodule(name), tuple(dict.fromkeys((entry, after[1]))))
+        found.append(Span(name, entry, None, len(block.attentions), ending, after[1], sums))
     return found
 
 

@@ -1,5 +1,6 @@
 """The streams of a model: each with its name and its blocks, found by what is added to what."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -15,7 +16,8 @@ from depthscope.traces.lines import lines_of, towers
 from depthscope.traces.token_axis import Frames, batch_of
 from depthscope.traces.tokens import Layout
 
-CONVOLUTIONS = {"conv2d", "batch_norm", "group_norm", "avg_pool2d", "max_pool2d"}
+CONVOLUTIONS = {"conv1d", "conv2d", "batch_norm", "group_norm", "avg_pool2d", "max_pool2d"}
+LINEAR = {"linear", "layer_norm", "rms_norm", "addmm"}
 ALONE = "main"  # what the only stream of a model is called
 
 
@@ -41,26 +43,39 @@ class Stream:
 
 
 def streams_of(flow: Flow, model: nn.Module, chosen: set[str] | None) -> list[Stream]:
-    """All streams of a pass that attend, the one with most blocks first; those of one token are left out.
+    """All streams of a pass that mix tokens, the one with most blocks first; those of one token are left out.
 
-    chosen: paths that the user names; joins that belong to none of them are of no interest.
+    chosen: paths that the user names; joins that belong to none of them are of no interest. None is found where modules
+    that attend, of the same names as the blocks, were not followed: there blocks are modules.
     """
     found = []
     for tower in towers(flow, lines_of(flow)):
         joins = [joined for line in tower for joined in line.joins]
         blocks = ends_of(flow, groups_of(flow, model, joins, chosen))
         if blocks and len(flow.nodes[blocks[0].source].shape) > 1:
-            found.append(blocks)
-    attending = [blocks for blocks in found if any(block.attentions for block in blocks)]
-    attending = [blocks for blocks in attending if _has_tokens(flow, blocks)] or attending
-    deep = [blocks for blocks in attending if len(blocks) > 1] or attending or sorted(found, key=len)[-1:]
+            found.append((any(joined.mixes for joined in joins), blocks))
+    mixing = [blocks for mixes, blocks in found if mixes]
+    mixing = [blocks for blocks in mixing if _has_tokens(flow, blocks)] or mixing
+    deep = [blocks for blocks in mixing if len(blocks) > 1] or mixing or sorted((b for _, b in found), key=len)[-1:]
     ranked = sorted(deep, key=lambda blocks: -len(blocks))
+    if chosen is None and ranked and _are_missing(flow, ranked):
+        return []
     return [Stream(name, blocks) for name, blocks in zip(_names(ranked), ranked, strict=True)]
+
+
+def _are_missing(flow: Flow, streams: list[list[Ends]]) -> bool:
+    """Whether more modules that attend have the names of the first stream's blocks than there are blocks."""
+    names = {template(path) for block in streams[0] for path in block.paths}
+    blocks = sum(bool({template(path) for path in block.paths} & names) for blocks in streams for block in blocks)
+    calls = [call for call in flow.calls if template(call.path) in names]
+    attending = sum(any(call.first <= node <= call.last for node in flow.attentions) for call in calls)
+    return attending > blocks
 
 
 def _has_tokens(flow: Flow, blocks: list[Ends]) -> bool:
     """Whether several tokens attend: a class token by itself has nobody to be like."""
-    return any(flow.attentions[node].queries > 1 for block in blocks for node in block.attentions)
+    sizes = [flow.attentions[node] for block in blocks for node in block.attentions]
+    return not sizes or any(one.queries > 1 for one in sizes)
 
 
 def _names(streams: list[list[Ends]]) -> list[str]:
@@ -91,13 +106,13 @@ def stream_called(name: str | None, names: Iterable[str]) -> str | None:
 def frames_of(flow: Flow, streams: list[Stream], known: Frames) -> Frames:
     """What the attention of the streams tells of their token axes, beside what is known already."""
     frames = known.again()
-    for stream in streams:
-        for block in stream.blocks:
-            shape = flow.nodes[block.source].shape
-            for sizes in (flow.attentions[node] for node in block.attentions):
-                batch = batch_of(shape, sizes.front, sizes.queries) if sizes.queries == sizes.keys else None
-                if batch is not None and not (known.batch_first and shape[0] != batch):
-                    frames.add(batch, sizes.queries)
+    pairs = [(block, flow.attentions[node]) for s in streams for block in s.blocks for node in block.attentions]
+    own = [pair for pair in pairs if pair[1].queries == pair[1].keys]
+    for block, sizes in (*own, *pairs):  # attention over a memory, or to other tokens, tells where its queries are
+        shape = flow.nodes[block.source].shape
+        batch = batch_of(shape, sizes.front, sizes.queries) if frames.axis_of(shape) is None else None
+        if batch is not None and not (known.batch_first and shape[0] != batch):
+            frames.add(batch, sizes.queries)
     shapes = {flow.nodes[node].shape: node for stream in streams for node in stream.nodes()}
     for shape, node in shapes.items():
         if frames.axis_of(shape) is None:
@@ -109,11 +124,20 @@ def frames_of(flow: Flow, streams: list[Stream], known: Frames) -> Frames:
 def _guessed(flow: Flow, node: int) -> Layout:
     """Where attention does not tell (windows, mixing without attention): batch first, channels where matrices read.
 
-    Four axes that convolutions read as they are, are (B, d, H, W), any others (B, H, W, d); three axes (B, n, d).
+    Linear maps and norms read channels along the last axis, convolutions along the second, of the tokens in whatever
+    form: (B, d, H, W) may be turned before a norm. All else are tokens, or places of an image.
     """
     shape, state = flow.nodes[node].shape, flow.nodes[node].state
-    readers = {n.name for n in flow.nodes if any(flow.nodes[p].state == state for p in n.parents)}
-    first = (
-        1 if len(shape) > 3 and readers & CONVOLUTIONS and not readers & {"linear", "layer_norm"} else len(shape) - 1
-    )
-    return Layout(tuple(axis for axis in range(1, len(shape)) if axis != first) or (0,), first)
+    forms = {i for i, one in enumerate(flow.nodes) if one.state == state}
+    reads = ((one.name, flow.nodes[p].shape) for one in flow.nodes for p in one.parents if p in forms)
+    widths = [width for name, read in reads if (width := _width(flow, name, read)) is not None]
+    votes = Counter(axis for axis in range(1, len(shape)) for width in widths if shape[axis] == width)
+    channels = max(votes, key=lambda axis: (votes[axis], axis), default=len(shape) - 1)
+    return Layout(tuple(axis for axis in range(1, len(shape)) if axis != channels) or (0,), channels)
+
+
+def _width(flow: Flow, name: str, shape: tuple[int, ...]) -> int | None:
+    """The channels of a tensor that a function reads along its channels."""
+    if name in CONVOLUTIONS:
+        return shape[1]
+    return flow.widths.get(name, shape[-1]) if name in LINEAR or name.startswith("norm ") else None

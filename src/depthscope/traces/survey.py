@@ -157,18 +157,6 @@ class _Nothing:
     whole = True
 
 
-def _is_called(model: nn.Module, path: str) -> bool:
-    return not isinstance(model.get_submodule(path), nn.ModuleList)
-
-
-def called_parts(model: nn.Module, path: str) -> list[str]:
-    """The block itself; or, when it is a list that nobody calls, the modules in it that are."""
-    if _is_called(model, path):
-        return [path]
-    children = model.get_submodule(path).named_children()
-    return [part for name, _ in children for part in called_parts(model, f"{path}.{name}")]
-
-
 @contextmanager
 def evaluated(model: nn.Module) -> Iterator[None]:
     """In evaluation mode, so that no block is dropped by chance."""

@@ -17,9 +17,9 @@ from depthscope.traces.caches import is_cache
 from depthscope.traces.identity import Known
 from depthscope.traces.inputs import fresh
 from depthscope.traces.operations import Operation
-from depthscope.traces.places import tokens_gave, tokens_given
+from depthscope.traces.places import called_parts, tokens_gave, tokens_given
 from depthscope.traces.slow_path import slow_path
-from depthscope.traces.survey import called_parts, hooks_away
+from depthscope.traces.survey import hooks_away
 from depthscope.traces.tokens import replaced
 from depthscope.traces.untouched import untouched
 from depthscope.traces.watcher import Watched, Watcher, unwatched
