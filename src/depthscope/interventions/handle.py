@@ -104,7 +104,8 @@ class Handle:
     def prepare(self, args: tuple, kwargs: dict) -> None:
         """Survey the model once: its streams, their blocks, and where their tokens lie.
 
-        The change acts in the first stream; for every other one there is a change of its own.
+        The change acts in the first stream; for every other one there is a change of its own. Blocks that the user
+        names are changed by one, whatever streams they are of.
         """
         if self._survey is not None:
             return
@@ -114,7 +115,8 @@ class Handle:
                 found = run_model(self.model, lambda: survey(self.model, self.entry.chosen(), args, kwargs))
         finally:
             self.surveying = False
-        first, *others = found.only(self.entry.stream).streams
+        found = found.only(self.entry.stream)
+        first, *others = found.streams if self.entry.blocks is None else [found.joined()]
         self._site = self.site(first.spans)
         self._site.see(args, kwargs)
         self._survey = first  # last, so that a pass after a refusal is refused again

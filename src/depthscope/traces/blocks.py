@@ -125,11 +125,6 @@ def blocks_in(log: Log, stream: Stream, states: Mapping[int, State]) -> Found | 
     found = []
     for ends in stream.blocks:
         source, result = states.get(ends.source), states.get(ends.result)
-        if source is not None and source.layout is not None and source.tokens < 2:
-            raise ShapeError(
-                f"every sequence must have at least two tokens; got states of shape {source.shape}. "
-                "Similarity compares tokens: give longer inputs."
-            )
         if source is None or result is None or not (_is_whole(log, source) and _is_whole(log, result)):
             return None
         # a state is on the clock a moment after its node, and a norm has ended a moment after its state
@@ -159,6 +154,12 @@ def find_blocks(log: Log, model: nn.Module, *, named: bool) -> Found:
         families[key] = entries
     families = {key: _outermost(blocks) for key, blocks in families.items()}
     if not families:
+        short = next((call.source.shape for call in log.calls if call.source and call.source.tokens == 1), None)
+        if short is not None:
+            raise ShapeError(
+                f"every sequence must have at least two tokens; got states of shape {short}. "
+                "Similarity compares tokens: give longer inputs."
+            )
         raise BlocksNotFoundError(none_found(model))
 
     def attention_count(key: str) -> int:

@@ -42,7 +42,7 @@ def groups_of(flow: Flow, model: nn.Module, joins: list[Joined], chosen: set[str
     families = [family for family in belongs if _partitions(joins, belongs[family], chosen is not None)]
     grouped = {family: _grouped(joins, belongs[family]) for family in families}
     fitting = [family for family in families if all(_runs(group) <= 1 for group in grouped[family])]
-    fitting = [family for family in fitting if not any(_is_finer(grouped[f], grouped[family]) for f in fitting)]
+    fitting = [family for family in fitting if not any(_is_finer(flow, grouped[f], grouped[family]) for f in fitting)]
     ranked = sorted(
         fitting or families, key=lambda name: (len(grouped[name]) < 2, name.count("."), -len(grouped[name]))
     )
@@ -126,10 +126,11 @@ def _grouped(joins: list[Joined], belongs: dict[int, set[Member]]) -> list[Group
     return found
 
 
-def _is_finer(groups: list[Group], others: list[Group]) -> bool:
-    """Whether groups cut others, which never mix tokens, into blocks of several joins: those are stages."""
+def _is_finer(flow: Flow, groups: list[Group], others: list[Group]) -> bool:
+    """Whether groups cut others, in which no mixing was seen, into blocks: those are stages, of other sizes each."""
     silent = not any(joined.mixes for group in others for joined in group.joins)
-    return silent and len(groups) > len(others) and all(len(group.joins) > 1 for group in groups)
+    sizes = {flow.nodes[group.joins[-1].node].shape for group in others}
+    return silent and len(groups) > len(others) and (len(sizes) > 1 or all(len(group.joins) > 1 for group in groups))
 
 
 def _runs(group: Group) -> int:

@@ -43,7 +43,9 @@ def tokens_given(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Tens
     """The stream among the arguments of a module; where nothing is known, the first tensor that may hold tokens."""
     place = _given.get(module)
     found = None if place is None else _at(place, (*args, *kwargs.values()))
-    return first_tokens(args, kwargs) if found is None else found
+    if found is None:
+        found = first_tokens(args, kwargs)
+    return first_tokens(tuple(tensors_in((*args, *kwargs.values()))), {}) if found is None else found
 
 
 def tokens_gave(module: nn.Module, output: Any, shape: tuple[int, ...]) -> Tensor | None:

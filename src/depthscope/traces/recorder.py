@@ -315,6 +315,8 @@ class Recorder:
         self._lineage.begin(result)
         tokens, older = self.states.latest, self._patterns.reads_memory
         self._patterns.reads_memory = False
+        if seen.queries < 2:
+            return  # a token by itself, beside the tokens
         found = placed(seen, tokens, reads_memory=older, batch_first=self.log.frames.batch_first)
         if found is None or tokens is None:
             self.log.other_attention += tokens is None or is_over_memory(seen, tokens)

@@ -58,9 +58,15 @@ def streams_of(flow: Flow, model: nn.Module, chosen: set[str] | None) -> list[St
     mixing = [blocks for blocks in mixing if _has_tokens(flow, blocks)] or mixing
     deep = [blocks for blocks in mixing if len(blocks) > 1] or mixing or sorted((b for _, b in found), key=len)[-1:]
     ranked = sorted(deep, key=lambda blocks: -len(blocks))
-    if chosen is None and ranked and _are_missing(flow, ranked):
+    if ranked and (_are_pieces(ranked) or (chosen is None and _are_missing(flow, ranked))):
         return []
     return [Stream(name, blocks) for name, blocks in zip(_names(ranked), ranked, strict=True)]
+
+
+def _are_pieces(streams: list[list[Ends]]) -> bool:
+    """Whether every stream is one block, and all have one name: one stream, which was lost between them."""
+    names = {template(path) for blocks in streams for block in blocks for path in block.paths}
+    return len(streams) > 1 and len(names) == 1 and all(len(blocks) == 1 for blocks in streams)
 
 
 def _are_missing(flow: Flow, streams: list[list[Ends]]) -> bool:
@@ -113,31 +119,32 @@ def frames_of(flow: Flow, streams: list[Stream], known: Frames) -> Frames:
         batch = batch_of(shape, sizes.front, sizes.queries) if frames.axis_of(shape) is None else None
         if batch is not None and not (known.batch_first and shape[0] != batch):
             frames.add(batch, sizes.queries)
-    shapes = {flow.nodes[node].shape: node for stream in streams for node in stream.nodes()}
-    for shape, node in shapes.items():
+    ends = {node for stream in streams for node in stream.nodes()}
+    for shape in {flow.nodes[node].shape for node in ends}:
         if frames.axis_of(shape) is None:
-            frames.images[shape] = _guessed(flow, node)
+            frames.images[shape] = _guessed(flow, shape, {flow.nodes[node].state for node in ends})
             frames.assumed = True
     return frames
 
 
-def _guessed(flow: Flow, node: int) -> Layout:
+def _guessed(flow: Flow, shape: tuple[int, ...], states: set[int]) -> Layout:
     """Where attention does not tell (windows, mixing without attention): batch first, channels where matrices read.
 
-    Linear maps and norms read channels along the last axis, convolutions along the second, of the tokens in whatever
-    form: (B, d, H, W) may be turned before a norm. All else are tokens, or places of an image.
+    Linear maps read channels along the last axis, convolutions along the second; norms know how many there are, however
+    the tokens were turned. All else are tokens, or places of an image.
     """
-    shape, state = flow.nodes[node].shape, flow.nodes[node].state
-    forms = {i for i, one in enumerate(flow.nodes) if one.state == state}
+    forms = {i for i, one in enumerate(flow.nodes) if one.state in states and flow.nodes[one.state].shape == shape}
     reads = ((one.name, flow.nodes[p].shape) for one in flow.nodes for p in one.parents if p in forms)
-    widths = [width for name, read in reads if (width := _width(flow, name, read)) is not None]
+    widths = [width for name, read in reads if (width := _width(flow, name, read, shape)) is not None]
     votes = Counter(axis for axis in range(1, len(shape)) for width in widths if shape[axis] == width)
     channels = max(votes, key=lambda axis: (votes[axis], axis), default=len(shape) - 1)
     return Layout(tuple(axis for axis in range(1, len(shape)) if axis != channels) or (0,), channels)
 
 
-def _width(flow: Flow, name: str, shape: tuple[int, ...]) -> int | None:
-    """The channels of a tensor that a function reads along its channels."""
-    if name in CONVOLUTIONS:
-        return shape[1]
-    return flow.widths.get(name, shape[-1]) if name in LINEAR or name.startswith("norm ") else None
+def _width(flow: Flow, name: str, read: tuple[int, ...], shape: tuple[int, ...]) -> int | None:
+    """The channels of a tensor that a function reads along its channels; matrices may read turned tensors otherwise."""
+    if name.startswith("norm "):
+        return flow.widths.get(name, read[-1])
+    if read != shape:
+        return None
+    return read[1] if name in CONVOLUTIONS else read[-1] if name in LINEAR else None

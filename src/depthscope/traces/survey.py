@@ -60,6 +60,11 @@ class Survey:
         """Along which axis the tokens of the first stream lie."""
         return self.streams[0].axis
 
+    def joined(self) -> Surveyed:
+        """All streams as one."""
+        layouts = {block: layout for one in self.streams for block, layout in one.layouts.items()}
+        return Surveyed(self.streams[0].name, self.spans, layouts, [path for one in self.streams for path in one.paths])
+
     def only(self, name: str | None) -> "Survey":
         """The stream of this name alone; all of them where it is None."""
         chosen = stream_called(name, [one.name for one in self.streams])
@@ -113,7 +118,7 @@ def _settled(
     square = any(map(frames_of(flow, streams, Frames()).is_ambiguous, _shapes(flow, streams[0])))
     rows = first_size(args, kwargs) or 0
     short = axis_of_shorter(args, kwargs, lambda *cut: _axis_in(model, chosen, *cut)) if rows > 1 else None
-    if short is None and square:
+    if short is None and square and rows > 1:
         raise UsageError(
             "there are as many sequences as tokens, so their axes cannot be told apart, and the model cannot run "
             "on one row less. Give a batch of another size."
