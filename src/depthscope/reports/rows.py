@@ -9,6 +9,18 @@ from depthscope.reports.chart import sampled
 from depthscope.scans.evidence import DISAGREE
 from depthscope.scans.record import Scan
 from depthscope.scans.verdict import floor_of
+from depthscope.traces.streams import ALONE
+
+
+def called(scan: Scan) -> str:
+    """The title of a scan, with the name of its stream where the model has several."""
+    return scan.title if scan.stream == ALONE else f"{scan.title}, {scan.stream}"
+
+
+def all_streams(scan: Scan) -> str:
+    """One line: how many streams a model has, and which is the main one."""
+    others = ", ".join(f"{name} ({one.depth} blocks)" for name, one in scan.others.items())
+    return f"{len(scan.streams)} streams: {scan.stream} ({scan.depth} blocks) is the main one; {others} below"
 
 
 def header(scan: Scan) -> str:
@@ -19,9 +31,12 @@ def header(scan: Scan) -> str:
     scale = f", residual x {scan.residual_scale:.3g}" if scan.residual_scale != 1 else ""
     causal = {True: ", causal", False: ", not causal", None: ""}[scan.causal]
     mode = "train" if scan.training else "eval"
+    stages = [size for i, size in enumerate(scan.sizes) if not i or size != scan.sizes[i - 1]]
+    stages = stages or [[scan.tokens, scan.width]]
+    tokens, width = (" then ".join(str(size) for size in column) for column in zip(*stages, strict=True))
     return (
-        f"{scan.depth} blocks {scan.blocks} ({norm}{scale}{causal}), {scan.samples} x {scan.tokens} tokens of width "
-        f"{scan.width}, {scan.dtype}, {mode}"
+        f"{scan.depth} blocks {scan.blocks} ({norm}{scale}{causal}), {scan.samples} x {tokens} tokens of width "
+        f"{width}, {scan.dtype}, {mode}"
     )
 
 
@@ -48,7 +63,9 @@ def table(scan: Scan, most: int = 13) -> tuple[list[str], list[list[str]]]:
         return "-" if growth and centred[block] else _cell(columns[name][block], block)
 
     shown = sampled(scan.depth + 1, most)
-    return ["block", *columns], [[str(i), *(cell(name, i) for name in columns)] for i in shown]
+    sizes = [[str(i), *map(str, scan.sizes[i] if scan.sizes else [])] for i in range(scan.depth + 1)]
+    names = ["block", "n", "d"] if scan.sizes else ["block"]
+    return [*names, *columns], [[*sizes[i], *(cell(name, i) for name in columns)] for i in shown]
 
 
 def hidden(scan: Scan) -> dict[str, Tensor]:
@@ -127,6 +144,7 @@ FIRST = (
     "first_token_similarity: share of the later tokens that lies along the first (1 = all on its line); sink_mass: "
     "attention that later tokens give to the first, sink_chance: what it would get if all were looked at alike."
 )
+SIZES = "n, d: tokens and width of the state."
 LEGEND = (
     "t_sim: share of the signal that all tokens have in common (1 = all alike); t_div = 1 - t_sim; x attn, x ffn, "
     "x remedy: that step multiplies t_sim / t_div by this; delta, lambda_2: what attention keeps of differences "

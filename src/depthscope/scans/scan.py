@@ -12,6 +12,7 @@ from depthscope.errors import BlocksNotFoundError, UsageError, said_by
 from depthscope.registry import TABLES, lookup
 from depthscope.scans.assemble import assemble
 from depthscope.scans.direction import causal_in
+from depthscope.scans.gaps import gap_notes
 from depthscope.scans.padded import is_same_mask, padding_seen
 from depthscope.scans.positions import check_positions, metric_called
 from depthscope.scans.probing import probe
@@ -196,7 +197,9 @@ class Settings:
     def _read(self, log: Log, found: Found, batch: Batch, gradients: dict[str, float]) -> Reading:
         anatomies = [dissect(log, block) for block in found.blocks]
         ending = final_norm(log, found.blocks[-1])
-        return Reading(log, found, anatomies, ending, batch.mask, gradients, self.of_kind("step"))
+        reading = Reading(log, found, anatomies, ending, batch.mask, gradients, self.of_kind("step"))
+        reading.notes += gap_notes(found, named=self.blocks is not None, remedied=bool(log.remedies))
+        return reading
 
     def _streams(self, model: nn.Module, log: Log) -> list[Stream]:
         return streams_of(log.flow, model, None if self.blocks is None else candidates(model, self.blocks))
