@@ -1,6 +1,7 @@
 """The rows that every table of a scan shows, in the terminal and in HTML alike."""
 
 import math
+from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -14,7 +15,7 @@ from depthscope.traces.streams import ALONE
 
 def called(scan: Scan) -> str:
     """The title of a scan, with the name of its stream where the model has several."""
-    return scan.title if scan.stream == ALONE else f"{scan.title}, {scan.stream}"
+    return scan.title if scan.stream == ALONE else " + ".join([f"{scan.model}, {scan.stream}", *scan.remedies])
 
 
 def all_streams(scan: Scan) -> str:
@@ -40,8 +41,8 @@ def header(scan: Scan) -> str:
     )
 
 
-def table(scan: Scan, most: int = 13) -> tuple[list[str], list[list[str]]]:
-    """Column names and cells, a few blocks from the first to the last."""
+def table(scan: Scan, most: int = 13, without: Sequence[str] = ()) -> tuple[list[str], list[list[str]]]:
+    """Column names and cells, a few blocks from the first to the last. without: columns that are left out."""
     columns: dict[str, list[float]] = {"t_sim": scan.states["t_sim"].tolist(), "t_div": scan.states["t_div"].tolist()}
     columns |= {name: values.tolist() for name, values in hidden(scan).items()}
     if "t_cos" in scan.states:
@@ -55,8 +56,9 @@ def table(scan: Scan, most: int = 13) -> tuple[list[str], list[list[str]]]:
             columns[name.removeprefix("attention_")] = [math.nan, *scan[name].tolist()]
     if "gradient_norm" in scan.gradients:
         columns["gradient"] = [math.nan, *scan.gradients["gradient_norm"].tolist()]
+    columns = {name: values for name, values in columns.items() if name not in without}
     floor = floor_of(scan.dtype)
-    centred = [False, *(columns["t_sim"][i] < floor for i in range(scan.depth))]  # the input of block i + 1 has no mean
+    centred = [False, *(float(scan["t_sim"][i]) < floor for i in range(scan.depth))]  # the input of block i + 1 has no mean
 
     def cell(name: str, block: int) -> str:
         growth = name.startswith("x ") or name == "omega"

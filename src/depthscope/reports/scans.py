@@ -72,7 +72,7 @@ def other(scan: Scan, main: Scan) -> Sheet:
         Line(header(scan), "dim"),
         _verdict(scan),
         Curves({"t_sim": scan.states["t_sim"].tolist()}, f"token similarity over depth, {scan.stream}", height=140),
-        Grid(*table(scan), gap=1),
+        Grid(*table(scan, without=("t_cos", "entropy")), gap=1),
         *_massive(scan),
     ]
     new = [note for note in scan.notes if note not in main.notes]
@@ -105,8 +105,8 @@ def comparison(before: Scan, after: Scan) -> Sheet:
         Line(f"verdict: {verdicts}", "bold"),
         *notes(why),
     ]
-    stream = "" if after.stream == ALONE else f", {after.stream}"
-    return Sheet(f"before and after {', '.join(after.remedies)}{stream}", body)
+    stream = "" if after.stream == ALONE else f"{after.stream} "
+    return Sheet(f"{stream}before and after {', '.join(after.remedies) or 'remedies elsewhere'}", body)
 
 
 def together(scans: Sequence[Scan]) -> Sheet:

@@ -27,9 +27,9 @@ def gap_notes(found: Found, *, named: bool, remedied: bool) -> list[str]:
     changed = [i for i in gaps if i not in resized]
     said = [_resized(i, blocks[i - 1].result, blocks[i].source) for i in resized[:MOST]]
     if len(resized) > MOST:
-        said.append(f"and so {len(resized) - MOST} times more")
+        said.append(f"and so in {len(resized) - MOST} more places")
     if changed:
-        more = f", and {len(changed) - 1} times more" if len(changed) > 1 else ""
+        more = f", and so in {len(changed) - 1} more places" if len(changed) > 1 else ""
         said.append(f"between block {changed[0]} and {changed[0] + 1} the tokens are changed outside the blocks{more}")
     return ["; ".join([*said, "every block is measured from its own input"])]
 
