@@ -44,8 +44,8 @@ class Recognised:
 class Checkup(Record):
     """What a look at a model found. settings: what else had to be said (blocks=, attention=False), in Python.
 
-    problem: why a plain scan cannot be made, if so; seen: what is there instead of blocks; tried: lines that were tried,
-    each with what came of it.
+    problem: why a plain scan cannot be made, if so; seen: what is there instead of blocks; tried: lines, each with what
+    came of it.
     """
 
     FORMAT = "depthscope.checkup"

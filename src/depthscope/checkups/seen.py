@@ -64,9 +64,7 @@ def called_again(model: nn.Module, batch: Batch) -> dict[str, int]:
     return dict(sorted(again.items(), key=lambda pair: pair[0].count(".")))
 
 
-def in_words(
-    families: dict[str, int], again: dict[str, int] | None = None, attentions: int | None = None
-) -> list[str]:
+def in_words(families: dict[str, int], again: dict[str, int] | None = None, attentions: int | None = None) -> list[str]:
     """The same for a reader; None is not known, because the model did not run."""
     numbered = ", ".join(f"{count} x {pattern}" for pattern, count in list(families.items())[:6])
     said = [f"numbered modules: {numbered or 'none'}"]

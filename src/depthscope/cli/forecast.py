@@ -108,7 +108,10 @@ def command(
 
 
 def saved(path: str, stream: str | None) -> Any:
-    """A scan from a file, of the stream that is named; of two, before and after a remedy, the one without it, since a remedy is forecast by tau."""
+    """A scan from a file, of the stream that is named.
+
+    Of two, before and after a remedy, it is the one without it, since a remedy is forecast by tau.
+    """
     from depthscope.scans.record import Scan
     from depthscope.traces.streams import stream_called
 

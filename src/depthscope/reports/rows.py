@@ -58,7 +58,8 @@ def table(scan: Scan, most: int = 13, without: Sequence[str] = ()) -> tuple[list
         columns["gradient"] = [math.nan, *scan.gradients["gradient_norm"].tolist()]
     columns = {name: values for name, values in columns.items() if name not in without}
     floor = floor_of(scan.dtype)
-    centred = [False, *(float(scan["t_sim"][i]) < floor for i in range(scan.depth))]  # the input of block i + 1 has no mean
+    means = scan.states["t_sim"].tolist()
+    centred = [False, *(means[i] < floor for i in range(scan.depth))]  # the input of block i + 1 has no mean
 
     def cell(name: str, block: int) -> str:
         growth = name.startswith("x ") or name == "omega"

@@ -33,7 +33,8 @@ def sheets(scan: Scan) -> list[Sheet]:
         return [sheet(scan), *(other(one, scan) for one in scan.others.values())]
     after = scan.streams
     pairs = [(one, after[name]) for name, one in scan.before.streams.items() if name in after]
-    return [*sheets(scan.before), *sheets(replace(scan, before=None)), *(comparison(*pair) for pair in pairs)]
+    told = [(one, two) for one, two in pairs if two.stream == scan.stream or two.remedies or not _unchanged(one, two)]
+    return [*sheets(scan.before), *sheets(replace(scan, before=None)), *(comparison(*pair) for pair in told)]
 
 
 def sheet(scan: Scan) -> Sheet:
@@ -97,8 +98,8 @@ def comparison(before: Scan, after: Scan) -> Sheet:
     """Two scans of one model side by side, before and after a remedy."""
     names, cells = side_by_side(before, after)
     verdicts = " -> ".join(scan.verdict.status.upper() for scan in (before, after))
-    same = torch.allclose(before.states["t_div"], after.states["t_div"], rtol=1e-5)
-    why = ["nothing changed. This remedy starts as the plain model; it acts once trained."] if same else []
+    still = "nothing changed. This remedy starts as the plain model; it acts once trained."
+    why = [still] if _unchanged(before, after) else []
     body: list[Part] = [
         _curves([before, after]),
         Grid(names, cells, fold=None),
@@ -107,6 +108,10 @@ def comparison(before: Scan, after: Scan) -> Sheet:
     ]
     stream = "" if after.stream == ALONE else f"{after.stream} "
     return Sheet(f"{stream}before and after {', '.join(after.remedies) or 'remedies elsewhere'}", body)
+
+
+def _unchanged(before: Scan, after: Scan) -> bool:
+    return torch.allclose(before.states["t_div"], after.states["t_div"], rtol=1e-5)
 
 
 def together(scans: Sequence[Scan]) -> Sheet:

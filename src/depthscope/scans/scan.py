@@ -109,7 +109,8 @@ class Settings:
 
     def read(self, model: nn.Module, batch: Batch) -> list[Reading]:
         """Everything about one batch, stream by stream; a second pass only where the first one cannot answer."""
-        prepare_fixes(model, batch.args, batch.kwargs)
+        for _ in range(2):  # a change that meets several streams makes one for each of the others, which look too
+            prepare_fixes(model, batch.args, batch.kwargs)
         readings = self._run(model, batch, Frames())
         if self.attention and not readings[0].mixers():
             readings = self._of_moved_tokens(model, batch, readings)
