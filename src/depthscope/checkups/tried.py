@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ LONG = 240  # characters of a reason
 
 def fixes_tried(model: nn.Module, batch: Batch, where: dict[str, Any]) -> dict[str, str]:
     """For every site of the tokens: yes, or why a remedy cannot act there. where: blocks= and stream=."""
-    return {site: reason_of(lambda site=site: _acts(model, batch, site, where)) for site in TOKEN_SITES}
+    return {site: reason_of(partial(_acts, model, batch, site, where)) for site in TOKEN_SITES}
 
 
 def _acts(model: nn.Module, batch: Batch, site: str, where: dict[str, Any]) -> str:

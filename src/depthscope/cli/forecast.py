@@ -142,7 +142,7 @@ def predicted(source: Any, given: Any, choices: dict[str, Any], tau: float, floo
         return found, None if floor is None else advise(source, given, floor=floor, **choices)
 
 
-def measured(source: Any, given: Any, where: dict[str, str], tau: float) -> Any:
+def measured(source: Any, given: Any, where: dict[str, Any], tau: float) -> Any:
     """A scan of the same model."""
     from torch import nn
 

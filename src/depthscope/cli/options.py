@@ -39,7 +39,7 @@ class Chosen:
         typer.Option(help="One of several streams: encoder, decoder, ... (depthscope doctor).", show_default=False),
     ] = None
 
-    def where(self, verb: Callable[..., Any]) -> dict[str, str]:
+    def where(self, verb: Callable[..., Any]) -> dict[str, Any]:
         """What was said of blocks and stream, as the arguments of a verb; one that it does not take is an error."""
         said = {"blocks": self.blocks, "stream": self.stream}
         given = {name: value for name, value in said.items() if value is not None}

@@ -61,9 +61,9 @@ def sheet(scan: Scan) -> Sheet:
         *_massive(scan),
         Line(" ".join(legend), "dim"),
     ]
-    names, cells, legend = by_position(scan)
+    names, cells, below = by_position(scan)
     if cells:
-        body += [Grid(names, cells, gap=1), Line(legend, "dim")]
+        body += [Grid(names, cells, gap=1), Line(below, "dim")]
     return Sheet(called(scan), [*body, *notes(scan.notes)], style)
 
 
