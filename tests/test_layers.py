@@ -25,9 +25,10 @@ MAY_IMPORT = {
     "laws": f"theory models traces {BASE}",
     "forecasts": f"laws theory models traces scans remedies {BASE}",
     "training": f"{BELOW} {BASE}",
-    "reports": f"{BELOW} forecasts training notation {BASE}",
+    "checkups": f"{BELOW} forecasts {BASE}",
+    "reports": f"{BELOW} forecasts training checkups notation {BASE}",
     "experiments": f"{BELOW} forecasts training reports notation {BASE}",
-    "cli": f"{BELOW} forecasts training reports experiments notation {BASE}",
+    "cli": f"{BELOW} forecasts training checkups reports experiments notation {BASE}",
 }
 
 

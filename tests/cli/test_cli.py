@@ -132,7 +132,7 @@ def test_doctor_says_what_was_not_seen(tmp_path: Path, monkeypatch: pytest.Monke
     )
     monkeypatch.chdir(tmp_path)
     output = invoke("doctor", "mixer:build").output
-    assert "none was in" in output and "2 x *" in output
+    assert "none was seen in the blocks" in output and "2 x *" in output
 
 
 @over("shelf", ["metrics", "remedies", "models", "experiments"])

@@ -20,11 +20,11 @@ def command(
 
     Example: depthscope ablate bert --depth 12 --out ablations.png
     """
-    from depthscope.ablations.ablate import checked
+    from depthscope.ablations.ablate import ablate, checked
 
     names = checked(name.strip() for name in parts.split(","))
     built, given = model.resolved()
-    output.show(measured(built, given, parts=names, blocks=model.blocks))
+    output.show(measured(built, given, parts=names, **model.where(ablate)))
 
 
 def measured(model: Any, given: Any, **chosen: Any) -> Any:

@@ -16,5 +16,5 @@ def command(model: Chosen, output: Output) -> None:
 
     built, given = model.resolved()
     with Console(stderr=True).status("reading weights and attention"):
-        found = bounds(built, given, blocks=model.blocks)
+        found = bounds(built, given, **model.where(bounds))
     output.show(found)

@@ -1,12 +1,12 @@
-"""depthscope doctor: what was recognised in a model (blocks, attention, norm placement), and what was not, and why."""
+"""depthscope doctor: what was recognised in a model, what was not, and the exact line that would help."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from depthscope.cli.options import Chosen
-from depthscope.errors import AttentionNotSeenError
+from depthscope.cli.output import Output
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,36 +18,25 @@ class Small(Chosen):
     tokens: Annotated[int, typer.Option("--tokens", "--n", help="Tokens n in each sequence.")] = 16
     batch: Annotated[int, typer.Option(help="Sequences.")] = 2
 
+    @property
+    def target(self) -> str:
+        """The model and its inputs, as they are written on the command line."""
+        given = {"inputs": self.inputs, "text": self.text}
+        return " ".join([str(self.model), *(f"--{name} {value}" for name, value in given.items() if value)])
 
-def command(model: Small) -> None:
-    """Say what depthscope sees in a model: its blocks, its attention, where its norms sit; and what it does not see.
 
-    Example: depthscope doctor my_package.models:build --inputs my_package.models:batch
+def command(model: Small, output: Output) -> None:
+    """Say what depthscope sees in any model: streams, blocks, attention, padding; what scan, fix and forecast can do.
+
+    Exits with 1 where nothing was recognised. Example: depthscope doctor my_package.models:build
     """
-    from depthscope.scans.scan import scan
+    from rich.console import Console
+
+    from depthscope.checkups.checkup import checkup
 
     built, given = model.resolved()
-    try:
-        found, problem = scan(built, given, blocks=model.blocks), None
-    except AttentionNotSeenError as error:
-        found, problem = scan(built, given, blocks=model.blocks, attention=False), str(error)
-    for name, value in findings(found, problem):
-        typer.echo(f"{name:>14}  {value}")
-
-
-def findings(scan: Any, problem: str | None) -> list[tuple[str, str]]:
-    """Name and finding, line by line."""
-    shared = len(set(scan.block_names)) < scan.depth
-    axis = {0: "first (time-first)", 1: "second (batch-first)"}.get(scan.token_axis, str(scan.token_axis))
-    heads, seen = max(scan.head_counts), sum(count > 0 for count in scan.head_counts)
-    causal = {True: "causal", False: "not causal", None: "in part causal"}[scan.causal]
-    lines = [
-        ("model", scan.model),
-        ("blocks", f"{scan.depth} x {scan.blocks}" + (" (one module, called again and again)" if shared else "")),
-        ("token axis", f"{axis}, {scan.tokens} tokens of width {scan.width}"),
-        ("attention", problem or f"seen in {seen} of {scan.depth} blocks, {heads} heads, {causal}"),
-        ("norms", scan.placement + (f", residual x {scan.residual_scale:.3g}" if scan.residual_scale != 1 else "")),
-        ("final norm", "yes, measured as its own site" if scan.final_norm else "none seen"),
-        ("steps", ", ".join(scan.step_names) or "not told apart"),
-    ]
-    return lines + [("note", note) for note in scan.notes]
+    with Console(stderr=True).status("looking at the model, and trying what can be done with it"):
+        found = checkup(built, given, model.blocks, model.stream, model.target)
+    output.show(found)
+    if not found.recognised:
+        raise typer.Exit(1)

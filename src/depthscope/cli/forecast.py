@@ -81,39 +81,48 @@ def command(
     """
     if advise and tau:
         raise UsageError("--advise: finds tau itself; got --tau as well. Leave one out.")
+    from depthscope.forecasts.forecast import forecast
+
     said = {"wiring": wiring, "weights": weights, "activation": activation, "causal": causal, "alpha": alpha}
     design: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
     sizes = {"depth": model.depth, "n": model.tokens, "d": model.width, "h": model.heads}
+    where = model.where(forecast)
     numbers = None
     if model.model is None or model.model.endswith(".json"):
         refuse("a model", inputs=model.inputs, text=model.text, blocks=model.blocks)
     if model.model is None:
+        refuse("a model", stream=model.stream)
         design = {"weights": "xavier", "output": True} | design
         source, given, choices = None, None, sizes | design
         numbers = numbers_of(design | {"d": model.width, "h": model.heads}, tau)
     elif model.model.endswith(".json"):
         refuse("sizes", **{name: value for name, value in design.items() if name != "causal"})
-        source, given, choices = saved(model.model), None, {"depth": model.depth} | design
+        source, given, choices = saved(model.model, model.stream), None, {"depth": model.depth} | design
     else:
         refuse("sizes", **design)
         source, given = model.resolved()
-        choices = {"blocks": model.blocks} if model.blocks else {}
+        choices = dict(where)
     found, advice = predicted(source, given, choices, tau, floor if advise else None)
-    scanned = measured(source, given, model.blocks, tau) if measure else None
+    scanned = measured(source, given, where, tau) if measure else None
     output.show(Outlook(found, advice, scanned, numbers))
 
 
-def saved(path: str) -> Any:
-    """A scan from a file; of two, before and after a remedy, the one without it, since a remedy is forecast by tau."""
+def saved(path: str, stream: str | None) -> Any:
+    """A scan from a file, of the stream that is named.
+
+    Of two, before and after a remedy, it is the one without it, since a remedy is forecast by tau.
+    """
     from depthscope.scans.record import Scan
+    from depthscope.traces.streams import stream_called
 
     found = Scan.load(path)
+    name = stream_called(stream, found.streams) or found.stream
     if found.before is None:
-        return found
+        return found.streams[name]
     typer.echo(
         f"{path}: holds two scans, before and after {', '.join(found.remedies)}; this is of the first.", err=True
     )
-    return found.before
+    return found.before.streams[name]
 
 
 def refuse(what: str, **given: Any) -> None:
@@ -133,7 +142,7 @@ def predicted(source: Any, given: Any, choices: dict[str, Any], tau: float, floo
         return found, None if floor is None else advise(source, given, floor=floor, **choices)
 
 
-def measured(source: Any, given: Any, blocks: str | None, tau: float) -> Any:
+def measured(source: Any, given: Any, where: dict[str, Any], tau: float) -> Any:
     """A scan of the same model."""
     from torch import nn
 
@@ -144,9 +153,9 @@ def measured(source: Any, given: Any, blocks: str | None, tau: float) -> Any:
     if not isinstance(source, nn.Module):
         raise UsageError("--measure: needs a model that can be run; sizes and scans have none. Name a preset, or more.")
     if not tau:
-        return scan(source, given, metrics=["t_sim", "t_div"], blocks=blocks, attention=False)
-    with fix_(source, DeEscalate(tau), blocks=blocks):
-        return scan(source, given, metrics=["t_sim", "t_div"], blocks=blocks, attention=False)
+        return scan(source, given, metrics=["t_sim", "t_div"], attention=False, **where)
+    with fix_(source, DeEscalate(tau), **where):
+        return scan(source, given, metrics=["t_sim", "t_div"], attention=False, **where)
 
 
 def numbers_of(choices: dict[str, Any], tau: float) -> dict[str, Any] | None:

@@ -7,6 +7,8 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from depthscope.errors import UsageError
+
 HELP = "A preset (see: depthscope ls models), package.module:function, a local Hugging Face folder, or a hub id."
 Seed = Annotated[int, typer.Option(help="Seed of weights and inputs.")]
 
@@ -32,6 +34,22 @@ class Chosen:
         str | None,
         typer.Option(help='Which modules are the blocks, for example "encoder.layers.*".', show_default=False),
     ] = None
+    stream: Annotated[
+        str | None,
+        typer.Option(help="One of several streams: encoder, decoder, ... (depthscope doctor).", show_default=False),
+    ] = None
+
+    def where(self, verb: Callable[..., Any]) -> dict[str, Any]:
+        """What was said of blocks and stream, as the arguments of a verb; one that it does not take is an error."""
+        said = {"blocks": self.blocks, "stream": self.stream}
+        given = {name: value for name, value in said.items() if value is not None}
+        missing = [name for name in given if name not in inspect.signature(verb).parameters]
+        if missing:
+            raise UsageError(
+                f"--{missing[0]}: {verb.__name__} does not take it; got {given[missing[0]]!r}. Leave it out, or name "
+                'the blocks, for example --blocks "decoder.block.*".'
+            )
+        return given
 
     def resolved(self) -> tuple[Any, Any]:
         """The model and its inputs."""

@@ -46,7 +46,7 @@ def command(
 
     built, given = model.resolved()
     with Console(stderr=True).status("following the paths"):
-        found = paths(built, given, form=form, blocks=model.blocks, draw=draw)
+        found = paths(built, given, form=form, draw=draw, **model.where(paths))
     output.show(found)
 
 

@@ -42,10 +42,20 @@ def command(
     """
     if fix is None and (tau is not None or at is not None):
         raise UsageError("--tau and --at say how a remedy acts; none was named. Add --fix de_escalate.")
+    from depthscope.remedies.by_name import remedy_called
+    from depthscope.remedies.fix import fix_
+    from depthscope.scans.scan import scan
+
     built, given = model.resolved()
-    chosen = {"metrics": metric_names(metrics, positions), "blocks": model.blocks, "attention": attention}
+    where = model.where(scan)
+    chosen = {"metrics": metric_names(metrics, positions), "attention": attention, **where}
     found = measured(built, given, "scanning", **chosen)
-    output.show(found if fix is None else fixed_scan(built, given, found, fix, tau, at, chosen))
+    if fix is not None:
+        remedy = remedy_called(fix, found.width, **({} if tau is None else {"tau": tau}))
+        with fix_(built, remedy, at=at, **where):
+            after = measured(built, given, "scanning again with the remedy", **chosen)
+        found = replace(after, before=found)
+    output.show(found)
 
 
 def metric_names(metrics: str | None, positions: int | None) -> list[str] | None:
@@ -69,14 +79,3 @@ def measured(model: Any, given: Any, what: str, **chosen: Any) -> Any:
     with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=2) as progress:
         task = progress.add_task(what)
         return scan(model, given, on_block=lambda n: progress.update(task, description=f"{what}: block {n}"), **chosen)
-
-
-def fixed_scan(model: Any, given: Any, before: Any, fix: str, tau: float | None, at: str | None, chosen: dict) -> Any:
-    """The same scan with the remedy in place, in a causal model its causal-safe form; it knows the one before."""
-    from depthscope.remedies.by_name import remedy_called
-    from depthscope.remedies.fix import fix_
-
-    remedy = remedy_called(fix, before.width, **({} if tau is None else {"tau": tau}))
-    with fix_(model, remedy, at=at, blocks=chosen["blocks"]):
-        after = measured(model, given, "scanning again with the remedy", **chosen)
-    return replace(after, before=before)

@@ -20,5 +20,5 @@ def command(model: Chosen, output: Output) -> None:
         def count(block: int) -> None:
             status.update(f"eigenvalues of block {block}")
 
-        found = spectrum(built, given, blocks=model.blocks, on_block=count)
+        found = spectrum(built, given, on_block=count, **model.where(spectrum))
     output.show(found)

@@ -1,6 +1,7 @@
 """The rows that every table of a scan shows, in the terminal and in HTML alike."""
 
 import math
+from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -9,6 +10,18 @@ from depthscope.reports.chart import sampled
 from depthscope.scans.evidence import DISAGREE
 from depthscope.scans.record import Scan
 from depthscope.scans.verdict import floor_of
+from depthscope.traces.streams import ALONE
+
+
+def called(scan: Scan) -> str:
+    """The title of a scan, with the name of its stream where the model has several."""
+    return scan.title if scan.stream == ALONE else " + ".join([f"{scan.model}, {scan.stream}", *scan.remedies])
+
+
+def all_streams(scan: Scan) -> str:
+    """One line: how many streams a model has, and which is the main one."""
+    others = ", ".join(f"{name} ({one.depth} blocks)" for name, one in scan.others.items())
+    return f"{len(scan.streams)} streams: {scan.stream} ({scan.depth} blocks) is the main one; {others} below"
 
 
 def header(scan: Scan) -> str:
@@ -19,14 +32,17 @@ def header(scan: Scan) -> str:
     scale = f", residual x {scan.residual_scale:.3g}" if scan.residual_scale != 1 else ""
     causal = {True: ", causal", False: ", not causal", None: ""}[scan.causal]
     mode = "train" if scan.training else "eval"
+    stages = [size for i, size in enumerate(scan.sizes) if not i or size != scan.sizes[i - 1]]
+    stages = stages or [[scan.tokens, scan.width]]
+    tokens, width = (" then ".join(str(size) for size in column) for column in zip(*stages, strict=True))
     return (
-        f"{scan.depth} blocks {scan.blocks} ({norm}{scale}{causal}), {scan.samples} x {scan.tokens} tokens of width "
-        f"{scan.width}, {scan.dtype}, {mode}"
+        f"{scan.depth} blocks {scan.blocks} ({norm}{scale}{causal}), {scan.samples} x {tokens} tokens of width "
+        f"{width}, {scan.dtype}, {mode}"
     )
 
 
-def table(scan: Scan, most: int = 13) -> tuple[list[str], list[list[str]]]:
-    """Column names and cells, a few blocks from the first to the last."""
+def table(scan: Scan, most: int = 13, without: Sequence[str] = ()) -> tuple[list[str], list[list[str]]]:
+    """Column names and cells, a few blocks from the first to the last. without: columns that are left out."""
     columns: dict[str, list[float]] = {"t_sim": scan.states["t_sim"].tolist(), "t_div": scan.states["t_div"].tolist()}
     columns |= {name: values.tolist() for name, values in hidden(scan).items()}
     if "t_cos" in scan.states:
@@ -40,15 +56,19 @@ def table(scan: Scan, most: int = 13) -> tuple[list[str], list[list[str]]]:
             columns[name.removeprefix("attention_")] = [math.nan, *scan[name].tolist()]
     if "gradient_norm" in scan.gradients:
         columns["gradient"] = [math.nan, *scan.gradients["gradient_norm"].tolist()]
+    columns = {name: values for name, values in columns.items() if name not in without}
     floor = floor_of(scan.dtype)
-    centred = [False, *(columns["t_sim"][i] < floor for i in range(scan.depth))]  # the input of block i + 1 has no mean
+    means = scan.states["t_sim"].tolist()
+    centred = [False, *(means[i] < floor for i in range(scan.depth))]  # the input of block i + 1 has no mean
 
     def cell(name: str, block: int) -> str:
         growth = name.startswith("x ") or name == "omega"
         return "-" if growth and centred[block] else _cell(columns[name][block], block)
 
     shown = sampled(scan.depth + 1, most)
-    return ["block", *columns], [[str(i), *(cell(name, i) for name in columns)] for i in shown]
+    sizes = [[str(i), *map(str, scan.sizes[i] if scan.sizes else [])] for i in range(scan.depth + 1)]
+    names = ["block", "n", "d"] if scan.sizes else ["block"]
+    return [*names, *columns], [[*sizes[i], *(cell(name, i) for name in columns)] for i in shown]
 
 
 def hidden(scan: Scan) -> dict[str, Tensor]:
@@ -127,6 +147,7 @@ FIRST = (
     "first_token_similarity: share of the later tokens that lies along the first (1 = all on its line); sink_mass: "
     "attention that later tokens give to the first, sink_chance: what it would get if all were looked at alike."
 )
+SIZES = "n, d: tokens and width of the state."
 LEGEND = (
     "t_sim: share of the signal that all tokens have in common (1 = all alike); t_div = 1 - t_sim; x attn, x ffn, "
     "x remedy: that step multiplies t_sim / t_div by this; delta, lambda_2: what attention keeps of differences "

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from depthscope.reports.chart import COLOURS
-from depthscope.reports.rows import hidden
+from depthscope.reports.rows import called, hidden
 from depthscope.scans.record import Scan
 from depthscope.scans.verdict import floor_of
 
@@ -17,7 +17,7 @@ def draw_scans(figure: Any, *scans: Scan) -> None:
     for scan, colour in zip(scans, cycle(COLOURS), strict=False):
         _similarity(similar, scan, colour, first=scan is scans[0])
         diverse.semilogy(
-            scan.states["t_div"].clamp_min(1e-32), color=colour, label=f"{scan.title}: {scan.verdict.status}"
+            scan.states["t_div"].clamp_min(1e-32), color=colour, label=f"{called(scan)}: {scan.verdict.status}"
         )
         _hidden(diverse, scan, colour)
     floor = floor_of(scans[0].dtype)
@@ -34,7 +34,7 @@ def draw_scans(figure: Any, *scans: Scan) -> None:
 
 
 def _similarity(ax: Any, scan: Scan, colour: str, *, first: bool) -> None:
-    ax.plot(scan.states["t_sim"], color=colour, label=f"t_sim, {scan.title}")
+    ax.plot(scan.states["t_sim"], color=colour, label=f"t_sim, {called(scan)}")
     if "t_cos" in scan.states:
         ax.plot(scan.states["t_cos"], color=colour, ls="--", lw=1, label="t_cos (dashed)" if first else None)
 
@@ -58,7 +58,7 @@ def _hidden(ax: Any, scan: Scan, colour: str) -> None:
 
 
 def _steps(ax: Any, scan: Scan) -> None:
-    ax.set(title=f"what each step adds to log(t_sim / t_div), {scan.title}", xlabel="block")
+    ax.set(title=f"what each step adds to log(t_sim / t_div), {called(scan)}", xlabel="block")
     for step in scan.step_names:
         row = scan.steps[step]
         if "xi_1" in row:
@@ -68,7 +68,7 @@ def _steps(ax: Any, scan: Scan) -> None:
 
 
 def _heads(ax: Any, scan: Scan) -> None:
-    ax.set(title=f"attention, mean over heads, {scan.title}", xlabel="block")
+    ax.set(title=f"attention, mean over heads, {called(scan)}", xlabel="block")
     for name in ("delta", "lambda_2", "omega"):
         if name in scan.heads:
             ax.plot(torch.arange(1, scan.depth + 1), scan[name], marker=".", ms=3, lw=1, label=name)

@@ -1,66 +1,117 @@
 """A scan: what was scanned, a chart of similarity over depth, the verdict, a table; with `before` both side by side."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from depthscope.reports.rows import LEGEND, REST, by_position, header, hidden, massive_tokens, side_by_side, table
+from depthscope.reports.rows import (
+    LEGEND,
+    REST,
+    SIZES,
+    all_streams,
+    by_position,
+    called,
+    header,
+    hidden,
+    massive_tokens,
+    side_by_side,
+    table,
+)
 from depthscope.reports.scan_plots import draw_scans
 from depthscope.reports.sheet import Bars, Curves, Grid, Line, Part, Sheet, notes
 from depthscope.scans.record import Scan
+from depthscope.traces.streams import ALONE
 
 SIZE = (11, 7)
 STYLE = {"diverse": "green", "escalating": "yellow"}
 
 
 def sheets(scan: Scan) -> list[Sheet]:
-    return [sheet(scan)] if scan.before is None else [sheet(scan.before), sheet(scan), comparison(scan.before, scan)]
+    if scan.before is None:
+        return [sheet(scan), *(other(one, scan) for one in scan.others.values())]
+    after = scan.streams
+    pairs = [(one, after[name]) for name, one in scan.before.streams.items() if name in after]
+    told = [(one, two) for one, two in pairs if two.stream == scan.stream or two.remedies or not _unchanged(one, two)]
+    return [*sheets(scan.before), *sheets(replace(scan, before=None)), *(comparison(*pair) for pair in told)]
 
 
 def sheet(scan: Scan) -> Sheet:
-    verdict = scan.verdict
-    style = STYLE.get(verdict.status, "red")
+    """The scan of a stream, the main one where a model has several."""
+    style = _style(scan)
     series: dict[str, list[float]] = {
         name: scan.states[name].tolist() for name in ("t_sim", "t_cos") if name in scan.states
     }
-    other = hidden(scan)
+    more = hidden(scan)
+    legend = [SIZES] * bool(scan.sizes) + [LEGEND] + [REST] * bool(more)
     rest: list[Part] = []
-    named = massive_tokens(scan)
-    massive = [Line(f"massive tokens, position x how many times the median: {named}")] if named else []
-    if "rest" in other:
-        series["t_sim rest"] = other["rest"].tolist()
+    if "rest" in more:
+        series["t_sim rest"] = more["rest"].tolist()
         rest = [Line("and without massive tokens", "bold"), Bars(series["t_sim rest"], style)]
     body: list[Part] = [
+        *([Line(all_streams(scan), "bold")] if scan.others else []),
         Line(header(scan), "dim"),
         Line("token similarity t_sim, block by block", "bold"),
         Bars(series["t_sim"], style),
         *rest,
-        Line([(f"{verdict.status.upper()}. ", f"bold {style}"), verdict.text, " ", (verdict.advice, "bold")]),
+        _verdict(scan),
         Curves(series, "token similarity over depth"),
         Grid(*table(scan), gap=1),
-        *massive,
-        Line(f"{LEGEND} {REST}" if other else LEGEND, "dim"),
+        *_massive(scan),
+        Line(" ".join(legend), "dim"),
     ]
-    names, cells, legend = by_position(scan)
+    names, cells, below = by_position(scan)
     if cells:
-        body += [Grid(names, cells, gap=1), Line(legend, "dim")]
-    return Sheet(scan.title, [*body, *notes(scan.notes)], style)
+        body += [Grid(names, cells, gap=1), Line(below, "dim")]
+    return Sheet(called(scan), [*body, *notes(scan.notes)], style)
+
+
+def other(scan: Scan, main: Scan) -> Sheet:
+    """Another stream of the same model: its verdict and its numbers; what the main one has told is not told again."""
+    body: list[Part] = [
+        Line(header(scan), "dim"),
+        _verdict(scan),
+        Curves({"t_sim": scan.states["t_sim"].tolist()}, f"token similarity over depth, {scan.stream}", height=140),
+        Grid(*table(scan, without=("t_cos", "entropy")), gap=1),
+        *_massive(scan),
+    ]
+    new = [note for note in scan.notes if note not in main.notes]
+    return Sheet(called(scan), [*body, *notes(new)], _style(scan))
+
+
+def _style(scan: Scan) -> str:
+    return STYLE.get(scan.verdict.status, "red")
+
+
+def _verdict(scan: Scan) -> Line:
+    said = scan.verdict
+    return Line([(f"{said.status.upper()}. ", f"bold {_style(scan)}"), said.text, " ", (said.advice, "bold")])
+
+
+def _massive(scan: Scan) -> list[Part]:
+    named = massive_tokens(scan)
+    return [Line(f"massive tokens, position x how many times the median: {named}")] if named else []
 
 
 def comparison(before: Scan, after: Scan) -> Sheet:
     """Two scans of one model side by side, before and after a remedy."""
     names, cells = side_by_side(before, after)
     verdicts = " -> ".join(scan.verdict.status.upper() for scan in (before, after))
-    same = torch.allclose(before.states["t_div"], after.states["t_div"], rtol=1e-5)
-    why = ["nothing changed. This remedy starts as the plain model; it acts once trained."] if same else []
+    still = "nothing changed. This remedy starts as the plain model; it acts once trained."
+    why = [still] if _unchanged(before, after) else []
     body: list[Part] = [
         _curves([before, after]),
         Grid(names, cells, fold=None),
         Line(f"verdict: {verdicts}", "bold"),
         *notes(why),
     ]
-    return Sheet(f"before and after {', '.join(after.remedies)}", body)
+    stream = "" if after.stream == ALONE else f"{after.stream} "
+    return Sheet(f"{stream}before and after {', '.join(after.remedies) or 'remedies elsewhere'}", body)
+
+
+def _unchanged(before: Scan, after: Scan) -> bool:
+    return torch.allclose(before.states["t_div"], after.states["t_div"], rtol=1e-5)
 
 
 def together(scans: Sequence[Scan]) -> Sheet:
@@ -69,9 +120,11 @@ def together(scans: Sequence[Scan]) -> Sheet:
 
 
 def _curves(scans: Sequence[Scan]) -> Curves:
-    series = {f"{i}: {scan.title}": scan.states["t_sim"].tolist() for i, scan in enumerate(scans, start=1)}
+    series = {f"{i}: {called(scan)}": scan.states["t_sim"].tolist() for i, scan in enumerate(scans, start=1)}
     return Curves(series, "t_sim of all scans", width=760, height=260)
 
 
 def draw(scan: Scan, figure: Any) -> None:
-    draw_scans(figure, *([scan] if scan.before is None else [scan.before, scan]))
+    """All streams in the upper panels; steps and heads below are of the main one, before a remedy if there is one."""
+    scans = [scan] if scan.before is None else [scan.before, scan]
+    draw_scans(figure, *(one for whole in scans for one in whole.streams.values()))

@@ -26,6 +26,7 @@ MODULES = {
     "depthscope.comparison": "comparisons",
     "depthscope.run": "runs",
     "depthscope.reproduction": "reproductions",
+    "depthscope.checkup": "checkups",
 }
 CSS = (
     "body{font-family:system-ui,sans-serif;max-width:980px;margin:2em auto;padding:0 1em;color:#222}"

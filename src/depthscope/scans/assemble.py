@@ -1,6 +1,7 @@
 """Readings of one or more batches become one Scan: means over samples, and notes on what a reader should know."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from depthscope.scans.reading import WHOLE, Reading, stacked
 from depthscope.scans.record import JUDGED, Scan
 from depthscope.traces.installed import fixes_in
 from depthscope.traces.steps import placement_of
+from depthscope.traces.streams import ALONE
 
 UNCERTAIN = 0.1  # a relative error above this is said aloud
 WHY = {
@@ -77,7 +79,7 @@ def assemble(model: nn.Module, readings: list[Reading], entry_notes: list[str]) 
         gradients=_gradients(readings),
         residuals=residuals,
         without_dropout=_without_dropout(readings),
-        remedies=[repr(fix) for fix in fixes_in(model)],
+        remedies=[repr(fix) for fix in fixes_in(model) if _acts_in(fix, model, first)],
         broken=next((r.first_broken() for r in readings if r.first_broken() is not None), None),
         notes=notes,
         sequences=_sequences(readings),
@@ -88,6 +90,14 @@ def assemble(model: nn.Module, readings: list[Reading], entry_notes: list[str]) 
         stream=first.stream,
         sizes=_sizes(first),
     )
+
+
+def _acts_in(fix: Any, model: nn.Module, reading: Reading) -> bool:
+    """Whether a change is of this stream: one of the blocks in which it acts is in, or is, a block of the stream."""
+    if reading.stream == ALONE or not fix.blocks:
+        return True
+    own = {id(part) for block in reading.blocks for path in block.paths for part in model.get_submodule(path).modules()}
+    return any(id(part) in own for path in fix.blocks for part in fix.model.get_submodule(path).modules())
 
 
 def _sizes(reading: Reading) -> list[list[int]]:

@@ -45,14 +45,9 @@ class Reading:
                 f"mask must have one entry for each token; got {tuple(mask.shape)} for states {shape}. "
                 "Give 1 for a token and 0 for padding, batch first."
             )
-        self._note_gaps()
+        self._note_ways()
 
-    def _note_gaps(self) -> None:
-        gaps = [i for i in range(1, self.depth) if self.blocks[i].source is not self.blocks[i - 1].result]
-        if gaps:
-            self.notes.append(
-                f"something happens between blocks: block {gaps[0] + 1} does not start where block {gaps[0]} ended"
-            )
+    def _note_ways(self) -> None:
         if self.log.frames.assumed:
             which = "attention over whole sequences" if self.mixers() else "attention"
             self.notes.append(f"no {which} was seen, so the last axis but one was taken for the tokens")

@@ -12,6 +12,7 @@ from depthscope.errors import BlocksNotFoundError, UsageError, said_by
 from depthscope.registry import TABLES, lookup
 from depthscope.scans.assemble import assemble
 from depthscope.scans.direction import causal_in
+from depthscope.scans.gaps import gap_notes
 from depthscope.scans.padded import is_same_mask, padding_seen
 from depthscope.scans.positions import check_positions, metric_called
 from depthscope.scans.probing import probe
@@ -109,7 +110,8 @@ class Settings:
 
     def read(self, model: nn.Module, batch: Batch) -> list[Reading]:
         """Everything about one batch, stream by stream; a second pass only where the first one cannot answer."""
-        prepare_fixes(model, batch.args, batch.kwargs)
+        for _ in range(2):  # a change that meets several streams makes one for each of the others, which look too
+            prepare_fixes(model, batch.args, batch.kwargs)
         readings = self._run(model, batch, Frames())
         if self.attention and not readings[0].mixers():
             readings = self._of_moved_tokens(model, batch, readings)
@@ -197,7 +199,9 @@ class Settings:
     def _read(self, log: Log, found: Found, batch: Batch, gradients: dict[str, float]) -> Reading:
         anatomies = [dissect(log, block) for block in found.blocks]
         ending = final_norm(log, found.blocks[-1])
-        return Reading(log, found, anatomies, ending, batch.mask, gradients, self.of_kind("step"))
+        reading = Reading(log, found, anatomies, ending, batch.mask, gradients, self.of_kind("step"))
+        reading.notes += gap_notes(found, named=self.blocks is not None, remedied=bool(log.remedies))
+        return reading
 
     def _streams(self, model: nn.Module, log: Log) -> list[Stream]:
         return streams_of(log.flow, model, None if self.blocks is None else candidates(model, self.blocks))

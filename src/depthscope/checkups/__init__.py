@@ -1,0 +1,1 @@
+"""What depthscope recognises in a model, what it does not, and the line that would help."""
