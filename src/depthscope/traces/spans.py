@@ -35,6 +35,7 @@ class Span:
     ending: Ending | None = None
     last: str = ""  # the module that runs last in a block that is none, and
     sums: int = 0  # how many sums with the stream follow it
+    joins: int = 0  # how many there are in such a block
 
 
 class JoinKeys:
@@ -72,7 +73,8 @@ def spans_of(flow: Flow, model: nn.Module, blocks: list[Ends]) -> list[Span]:
         ending = Ending(keys[flow.nodes[block.result].state], steps)
         after = _last(flow, block)
         sums = sum(after[0] < node <= block.result for node in keys)
-        found.append(Span(name, _entry(flow, model, block), None, len(block.attentions), ending, after[1], sums))
+        entry = _entry(flow, model, block)
+        found.append(Span(name, entry, None, len(block.attentions), ending, after[1], sums, block.joins))
     return found
 
 
