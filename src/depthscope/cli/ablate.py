@@ -4,12 +4,12 @@ from typing import Annotated, Any
 
 import typer
 
-from depthscope.cli.options import Chosen
+from depthscope.cli.options import OfStream
 from depthscope.cli.output import Output
 
 
 def command(
-    model: Chosen,
+    model: OfStream,
     *,
     parts: Annotated[
         str, typer.Option(help="Comma-separated: skips (or attention_skip, ffn_skip), ffn, norms.")
@@ -24,7 +24,7 @@ def command(
 
     names = checked(name.strip() for name in parts.split(","))
     built, given = model.resolved()
-    output.show(measured(built, given, parts=names, blocks=model.blocks))
+    output.show(measured(built, given, parts=names, **model.where))
 
 
 def measured(model: Any, given: Any, **chosen: Any) -> Any:

@@ -1,10 +1,10 @@
 """depthscope bound: what does the rank-collapse theorem say of a real model's weights, and is it far from the truth?"""
 
-from depthscope.cli.options import Chosen
+from depthscope.cli.options import OfStream
 from depthscope.cli.output import Output
 
 
-def command(model: Chosen, output: Output) -> None:
+def command(model: OfStream, output: Output) -> None:
     """Hold the bound of "pure attention loses rank" (Dong et al. 2021) against what a model's attention does.
 
     Per block: beta, gamma and D from the real weights, the bound, the residual found, the rate (3: cubic), and by how
@@ -16,5 +16,5 @@ def command(model: Chosen, output: Output) -> None:
 
     built, given = model.resolved()
     with Console(stderr=True).status("reading weights and attention"):
-        found = bounds(built, given, blocks=model.blocks)
+        found = bounds(built, given, **model.where)
     output.show(found)

@@ -43,6 +43,21 @@ class Chosen:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OfStream(Chosen):
+    """The same, and one of its residual streams."""
+
+    stream: Annotated[
+        str | None,
+        typer.Option(help="Which of several streams, for example encoder; else the deepest.", show_default=False),
+    ] = None
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """Which blocks are meant, by the names that the verbs know."""
+        return {"blocks": self.blocks, "stream": self.stream}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Training:
     """What is learned, by a model of which size, and how; what is not given is what suits the task."""
 

@@ -5,13 +5,13 @@ from typing import Annotated
 
 import typer
 
-from depthscope.cli.options import Chosen
+from depthscope.cli.options import OfStream
 from depthscope.cli.output import Output
 from depthscope.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Perhaps(Chosen):
+class Perhaps(OfStream):
     """A model, or sizes alone."""
 
     model: Annotated[
@@ -46,7 +46,7 @@ def command(
 
     built, given = model.resolved()
     with Console(stderr=True).status("following the paths"):
-        found = paths(built, given, form=form, blocks=model.blocks, draw=draw)
+        found = paths(built, given, form=form, **model.where, draw=draw)
     output.show(found)
 
 

@@ -1,10 +1,10 @@
 """depthscope spectrum: does each block make tokens alike (smooth) or keep them apart (sharpen), and what decides it?"""
 
-from depthscope.cli.options import Chosen
+from depthscope.cli.options import OfStream
 from depthscope.cli.output import Output
 
 
-def command(model: Chosen, output: Output) -> None:
+def command(model: OfStream, output: Output) -> None:
     """See which blocks smooth (tokens grow alike) and which sharpen, by the eigenvalues of H = W_V W_O and attention.
 
     Examples: depthscope spectrum bert --out spectrum.png;
@@ -20,5 +20,5 @@ def command(model: Chosen, output: Output) -> None:
         def count(block: int) -> None:
             status.update(f"eigenvalues of block {block}")
 
-        found = spectrum(built, given, blocks=model.blocks, on_block=count)
+        found = spectrum(built, given, **model.where, on_block=count)
     output.show(found)

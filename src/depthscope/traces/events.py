@@ -120,7 +120,9 @@ class Join:
         zeros = zeros.nan_to_num(0.0) if bool(zeros.isnan().any()) else zeros  # of what is not finite
         if self.op.in_place and self.stands[0]:
             return self.op.with_args(stream.copy_(zeros), self.pair[1]).run()
-        return self.op.with_args(*(zeros if stands else a for a, stands in zip(self.pair, self.stands, strict=True))).run()
+        return self.op.with_args(
+            *(zeros if stands else a for a, stands in zip(self.pair, self.stands, strict=True))
+        ).run()
 
 
 @dataclass(frozen=True, eq=False)
