@@ -131,7 +131,7 @@ def test_a_decoder_that_attends_twice_is_refused_with_the_stream_that_does_not(v
     model = spread(nn.Transformer(D, HEADS, 2, 3, 32, batch_first=True))
     with pytest.raises(HookError, match="attend once") as error:
         VERBS[verb](model, (X, Y), stream="decoder")
-    assert "decoder.layers.0" in str(error.value)
+    assert "decoder.layers.0" in str(error.value) and 'stream="encoder"' in str(error.value)
     with pytest.raises(HookError, match='stream="encoder"'):
         VERBS[verb](model, (X, Y))
     with pytest.raises(UnknownNameError, match="encoder"):

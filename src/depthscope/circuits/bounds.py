@@ -38,7 +38,8 @@ def bounds(
 ) -> Bounds:
     """The bound on every block's attention as it ran, and on networks of this attention alone; first batch of inputs.
 
-    blocks, mask, stream: as for ds.scan; without stream= it is the one with most blocks. Padding is left out. Raises where the theorem does not speak about the model: causal masks, positions in attention.
+    blocks, mask, stream: as for ds.scan; without stream= it is the one with most blocks. Padding is left out.
+    Raises where the theorem does not speak about the model: causal masks, positions in attention.
     """
     subject = subject_of(model, inputs, blocks, mask, stream)
     check_attends_once(subject)

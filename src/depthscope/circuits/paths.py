@@ -39,7 +39,8 @@ def paths(
     form: "secant" (the whole model; attention, norms and activations held at the values they have on these inputs),
     "tangent" (the same with activations at their tangents), "attention" (the paper's network: attention and skips
     alone, no norms, feed-forward networks or biases; each P is the one that the whole model computes). inputs, mask,
-    blocks, stream: as for ds.scan; without stream= it is the one with most blocks. draw: so many single paths of each length too, with form "attention".
+    blocks, stream: as for ds.scan; without stream= it is the one with most blocks. draw: so many single paths of
+    each length too, with form "attention".
 
     Dropout is off, and the model is left as it was.
     """

@@ -1,4 +1,4 @@
-"""A model, one batch and one residual stream that several passes look at: surveyed once, listened to as often as needed."""
+"""A model, one batch and one residual stream: surveyed once, then listened to as often as needed."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -63,11 +63,12 @@ def subjects_of(
     mask: Any = None,
     stream: str | None = None,
 ) -> Iterator[Subject]:
-    """Every batch of the inputs, with the stream of that name, or that with most blocks; its states must be (B, n, d)."""
+    """Every batch of the inputs, with the stream of that name, or that with most blocks; its states are (B, n, d)."""
     entry = enter(model, inputs, blocks, mask, stream)
     for batch in entry.batches():
-        found = entry.survey(entry.lasting(batch)).streams
-        first, others = found[0], tuple(one.name for one in found[1:])
+        found = replace(entry, stream=None).survey(entry.lasting(batch))
+        first = found.only(stream).streams[0]
+        others = tuple(one.name for one in found.streams if one is not first)
         subject = Subject(entry.model, batch, first, others, tuple(entry.notes))
         check_entered(subject)
         check_tokens(subject)

@@ -87,7 +87,7 @@ class Entry:
         return None if self.blocks is None else candidates(self.model, self.blocks)
 
     def padded(self, batch: Batch, stream: Surveyed) -> Batch:
-        """The batch with the mask (B, n) of the tokens that the blocks of a stream see: mask=, else what a glance shows."""
+        """The batch with the mask (B, n) of the tokens that the blocks of a stream see: mask=, else by a glance."""
         if batch.said == "mask=":
             return batch
         blocks = [span.entry for span in stream.spans if span.entry]

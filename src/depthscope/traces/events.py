@@ -114,7 +114,7 @@ class Join:
         return new.to(torch.result_type(*pair))
 
     def branch_alone(self) -> Tensor:
-        """The sum with zeros for the stream: it is still made, so that whoever watches sees where the stream goes on."""
+        """The sum with zeros for the stream: it is made, so that whoever watches sees where the stream goes on."""
         stream = self.pair[self.stands.index(True)]
         zeros = stream * 0
         zeros = zeros.nan_to_num(0.0) if bool(zeros.isnan().any()) else zeros  # of what is not finite
