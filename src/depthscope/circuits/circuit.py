@@ -147,7 +147,7 @@ class _Record(StreamListener):
         if P.shape[-2:] != (n, n) or P.numel() % (batch * n * n):
             raise HookError(
                 f"attention must be from all tokens of a sequence to all of them, P (B, H, {n}, {n}); in {now.block} "
-                f"it is {tuple(P.shape)}. Windows, pooled keys and keys of memory have no circuit over whole sequences: "
+                f"it is {tuple(P.shape)}. Windows, pooled keys and keys of memory have no circuit of sequences: "
                 "ds.ablate and ds.scan measure such models."
             )
         return P.reshape(batch, -1, n, n)
