@@ -187,15 +187,14 @@ def test_a_skip_that_more_than_a_number_scales_is_refused(wiring: str) -> None:
 
 
 class Restless(nn.Module):
-    """A block that computes something else on its second call."""
+    """A block that computes something else for other tokens."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer, self.calls = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0), 0
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)
 
     def forward(self, X: Tensor) -> Tensor:
-        self.calls += 1
-        return self.layer(X) if self.calls < 3 else torch.tanh(self.layer(X))
+        return self.layer(X) if X.any() else torch.tanh(self.layer(X))
 
 
 def test_a_model_that_runs_differently_the_second_time_is_refused() -> None:
@@ -254,7 +253,7 @@ def test_a_network_that_is_added_to_attention_is_refused() -> None:
 def test_what_would_be_counted_at_a_wrong_length_is_refused(kind: str) -> None:
     X = torch.randn(2, 5, 8, dtype=torch.float64)
     assert split(gated("plain"), X).uncounted < 1e-12 and split(gated(kind), X).uncounted > 0.1
-    with pytest.raises(HookError, match="must attend once, and attention must join the stream by itself"):
+    with pytest.raises(HookError, match="must attend once"):
         ds.paths(gated(kind), X)
 
 

@@ -10,7 +10,6 @@ from depthscope.ablations.record import Ablations, Row
 from depthscope.ablations.without import MEANS, without_
 from depthscope.errors import UnknownNameError, UsageError, said_by
 from depthscope.registry import unknown
-from depthscope.scans.record import Scan
 from depthscope.scans.scan import scan
 from depthscope.traces.caches import is_cache
 from depthscope.traces.entry import enter
@@ -29,13 +28,15 @@ def ablate(
     metrics: Iterable[str] = (),
     mask: Any = None,
     blocks: str | Iterable[str] | None = None,
+    stream: str | None = None,
     on_row: Callable[[int, int], None] | None = None,
 ) -> Ablations:
     """Measure how alike a model's tokens grow when parts of its blocks are taken out, in all 2^k combinations.
 
     parts: see ds.without_; the paper's own surgery leaves the network's skip: ("attention_skip", "ffn", "norms").
-    inputs, mask, blocks: as for ds.scan. metrics: more of ds.metrics to measure. on_row is called with the number of
-    rows that are done and that of all.
+    inputs, mask, blocks, stream: as for ds.scan; parts are taken out of the blocks that are measured, those of the
+    stream with most of them unless stream= says another. metrics: more of ds.metrics to measure. on_row is called with
+    the number of rows that are done and that of all.
 
     The model runs with the weights it has, in evaluation mode because dropout would count as diversity, and is left as
     it was.
@@ -49,6 +50,7 @@ def ablate(
         "metrics": dict.fromkeys((*METRICS, *metrics)),
         "mask": mask,
         "blocks": blocks if blocks is None or isinstance(blocks, str) else list(blocks),
+        "stream": stream,
         "attention": False,
     }
     rows: list[Row] = []
@@ -56,8 +58,9 @@ def ablate(
         for removed in subsets(names):
             if not removed:
                 rows.append(Row((), scan(model, inputs, **chosen)))
+                chosen["stream"] = rows[0].scan.stream
             else:
-                with without_(model, *removed, blocks=_measured(rows[0].scan)):
+                with without_(model, *removed, blocks=chosen["blocks"], stream=chosen["stream"]):
                     rows.append(Row(removed, scan(model, inputs, **chosen)))
             if on_row is not None:
                 on_row(len(rows), 2 ** len(names))
@@ -94,9 +97,3 @@ def _refuse_cache(inputs: Any) -> None:
                 "inputs must hold the whole text; got a key-value cache, which the whole model has filled and "
                 "every row would make longer. Leave it out."
             )
-
-
-def _measured(whole: Scan) -> list[str] | None:
-    """The blocks that the scan measured, so that they are those that are cut; None where one is made of two modules."""
-    names = list(dict.fromkeys(whole.block_names))
-    return None if any(" + " in name for name in names) else names

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from torch import nn
 
-from depthscope.errors import UnknownNameError, UsageError, said_by
+from depthscope.errors import HookError, UnknownNameError, UsageError, said_by
 from depthscope.interventions.checkpoints import refuse_inner_checkpoint
 from depthscope.interventions.handle import Handle
 from depthscope.interventions.sites import AroundPass, Site
@@ -22,6 +22,12 @@ class Joints(AroundPass):
     """The sums and norms of the blocks, where parts are left out."""
 
     def __init__(self, meets: "Without", spans: list[Span]) -> None:
+        lost = next((span.block for span in spans if not span.entry), None)
+        if lost is not None:
+            raise HookError(
+                f"the tokens of a block must be given to some module of it; {lost} of {type(meets.model).__name__} "
+                "begins with a function of torch. Put its first step into a module (a norm, for example)."
+            )
         super().__init__(meets, spans)
         self.reasons: dict[str, str] = {}  # why a block could not be cut
 

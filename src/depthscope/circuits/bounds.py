@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from depthscope.circuits.bounds_record import BlockBound, Bounds, Chain
 from depthscope.circuits.circuit import Circuit, circuit_of
 from depthscope.circuits.ffn_lipschitz import Lipschitz, lipschitz_of
+from depthscope.circuits.one_shape import check_attends_once
 from depthscope.circuits.subject import subject_of
 from depthscope.circuits.weights import HeadWeights
 from depthscope.errors import AttentionNotSeenError, UsageError, said_by
@@ -27,12 +28,21 @@ UNLIKE = {torch.float64: 1e-6, torch.float32: 1e-3}  # of a row of P, that the w
 
 
 @said_by("bounds")
-def bounds(model: nn.Module, inputs: Any, *, blocks: str | Iterable[str] | None = None) -> Bounds:
+def bounds(
+    model: nn.Module,
+    inputs: Any,
+    *,
+    blocks: str | Iterable[str] | None = None,
+    mask: Any = None,
+    stream: str | None = None,
+) -> Bounds:
     """The bound on every block's attention as it ran, and on networks of this attention alone; first batch of inputs.
 
-    Padding is left out. Raises where the theorem does not speak about the model: causal masks, positions in attention.
+    blocks, mask, stream: as for ds.scan; without stream= it is the one with most blocks. Padding is left out.
+    Raises where the theorem does not speak about the model: causal masks, positions in attention.
     """
-    subject = subject_of(model, inputs, blocks)
+    subject = subject_of(model, inputs, blocks, mask, stream)
+    check_attends_once(subject)
     circuit, ffns = circuit_of(subject), lipschitz_of(subject)
     for index, weights in enumerate(circuit.weights):
         _check_covered(circuit, index, weights, subject.name)
@@ -170,8 +180,8 @@ def _check_covered(circuit: Circuit, index: int, weights: HeadWeights, name: str
     ):
         raise AttentionNotSeenError(
             f"{where} shows no such queries and keys: it turns them by position (Llama), normalises them, or adds "
-            "positions to its scores (XLNet, DeBERTa). The theorem says nothing about such attention. "
-            "Use depthscope ablate, which measures."
+            "positions to its scores (XLNet, DeBERTa), and the theorem says nothing about it; or it shows its softmax "
+            "alone, and should call scaled_dot_product_attention. Use depthscope ablate, which measures."
         )
     for b, P in enumerate(circuit.P[index]):
         keep = slice(None) if circuit.mask is None else circuit.mask[b].bool()

@@ -131,10 +131,10 @@ class _Record(StreamListener):
 
     def attention(self, now: Passage, op: Operation, result: Tensor) -> Tensor:
         if self.passes[-1].P is None:  # the first attention of the block
-            self.passes[-1].P = self._pattern(op, result)
+            self.passes[-1].P = self._pattern(now, op, result)
         return result
 
-    def _pattern(self, op: Operation, result: Tensor) -> Tensor:
+    def _pattern(self, now: Passage, op: Operation, result: Tensor) -> Tensor:
         if op.role == "attention":
             call = op.named()
             q, k = (x.detach().double() for x in (call["query"], call["key"]))
@@ -143,4 +143,11 @@ class _Record(StreamListener):
                 P = SdpaCall(call).probabilities(q, k)
         else:
             P = result.detach().double()
-        return P.reshape(len(self.passes[-1].source), -1, *P.shape[-2:])
+        batch, n, _ = self.passes[-1].source.shape
+        if P.shape[-2:] != (n, n) or P.numel() % (batch * n * n):
+            raise HookError(
+                f"attention must be from all tokens of a sequence to all of them, P (B, H, {n}, {n}); in {now.block} "
+                f"it is {tuple(P.shape)}. Windows, pooled keys and keys of memory have no circuit of sequences: "
+                "ds.ablate and ds.scan measure such models."
+            )
+        return P.reshape(batch, -1, n, n)

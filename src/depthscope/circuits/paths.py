@@ -10,15 +10,15 @@ from torch import Tensor, nn
 from depthscope.circuits.circuit import circuit_of
 from depthscope.circuits.join_factors import read_factors
 from depthscope.circuits.linearised import linearise
+from depthscope.circuits.one_shape import check_attends_once
 from depthscope.circuits.path_lengths import FORMS, PathLengths
 from depthscope.circuits.sampled import draw_lengths
-from depthscope.circuits.subject import Subject
+from depthscope.circuits.subject import Subject, subjects_of
 from depthscope.circuits.weights import weights_of
-from depthscope.errors import HookError, MaskError, UnknownNameError, UsageError, said_by
+from depthscope.errors import HookError, UnknownNameError, UsageError, said_by
 from depthscope.metrics import relative_residual
 from depthscope.registry import unknown
 from depthscope.theory.paths import attend, by_length
-from depthscope.traces.entry import enter
 
 MISSED = {torch.float16: 2e-2, torch.bfloat16: 1e-1}  # of the output, by all parts together; others: 1e-3
 
@@ -31,6 +31,7 @@ def paths(
     form: str = "secant",
     blocks: str | Iterable[str] | None = None,
     mask: Any = None,
+    stream: str | None = None,
     draw: int = 0,
 ) -> PathLengths:
     """What the paths through exactly 0, 1, .. L attentions contribute to the output of the last block.
@@ -38,7 +39,8 @@ def paths(
     form: "secant" (the whole model; attention, norms and activations held at the values they have on these inputs),
     "tangent" (the same with activations at their tangents), "attention" (the paper's network: attention and skips
     alone, no norms, feed-forward networks or biases; each P is the one that the whole model computes). inputs, mask,
-    blocks: as for ds.scan. draw: so many single paths of each length too, with form "attention".
+    blocks, stream: as for ds.scan; without stream= it is the one with most blocks. draw: so many single paths of
+    each length too, with form "attention".
 
     Dropout is off, and the model is left as it was.
     """
@@ -48,15 +50,12 @@ def paths(
         raise UsageError("single paths can be drawn of attention alone; pass form='attention' with draw.")
     if draw == 1 or draw < 0:
         raise UsageError(f"a standard error needs two paths or more; got draw={draw}.")
-    entry = enter(model, inputs, blocks, mask)
     rows, splits = [], []
-    for batch in entry.batches():
-        found = entry.survey(entry.lasting(batch))
-        batch = entry.padded(batch, found.axis)
-        subject = Subject(entry.model, batch, found)
+    for subject in subjects_of(model, inputs, blocks, mask, stream):
+        check_attends_once(subject)
         splits.append(_attention_alone(subject, draw) if form == "attention" else _whole_model(subject, form))
-        rows.append(_measured(splits[-1], batch.mask))
-    return _record(entry.model, form, splits, rows)
+        rows.append(_measured(splits[-1], subject.batch.mask))
+    return _record(subject.model, form, splits, rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,12 +91,6 @@ def _whole_model(subject: Subject, form: str) -> _ByLength:
 
 
 def _attention_alone(subject: Subject, draw: int) -> _ByLength:
-    twice = next((span for span in subject.survey.spans if span.attentions > 1), None)
-    if twice is not None:
-        raise HookError(
-            f"every block must attend once; {twice.block} of {subject.name} does so {twice.attentions} times. "
-            "Cross-attention and second attentions are no part of the paper's network: choose others by blocks=."
-        )
     joins = read_factors(subject)
     weights = weights_of(subject)
     circuit = circuit_of(subject, weights)
@@ -125,11 +118,6 @@ def _stochastic(P: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _measured(split: _ByLength, mask: Tensor | None) -> dict[str, Tensor]:
     """Numbers of every sequence: (L + 1, B), or (B,) where there is one of them."""
-    if mask is not None and mask.shape != split.output.shape[:-1]:
-        raise MaskError(
-            f"mask must have one entry for each token, shape {tuple(split.output.shape[:-1])}; got "
-            f"{tuple(mask.shape)}. Give 1 for a token and 0 for padding."
-        )
     seen = 1.0 if mask is None else mask.to(split.output)[..., None]
     output, constant, parts = (X * seen for X in (split.output, split.constant, split.parts))
 

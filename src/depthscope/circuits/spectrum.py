@@ -16,6 +16,7 @@ from depthscope.circuits.attention_layer import Layer, layer_of
 from depthscope.circuits.circuit import Circuit, circuit_of
 from depthscope.circuits.frequencies import grid_in, patch_energies, response, token_energies
 from depthscope.circuits.growth_of_differences import growth_apart
+from depthscope.circuits.one_shape import check_attends_once
 from depthscope.circuits.skip_and_norm import read_skips_and_norms
 from depthscope.circuits.spectrum_record import Spectrum
 from depthscope.circuits.subject import subject_of
@@ -31,6 +32,8 @@ def spectrum(
     inputs: Any,
     *,
     blocks: str | Iterable[str] | None = None,
+    mask: Any = None,
+    stream: str | None = None,
     tie: float = 1e-6,
     on_block: Callable[[int], None] | None = None,
 ) -> Spectrum:
@@ -40,9 +43,11 @@ def spectrum(
     is about the d_v channels that it reads and writes: in the others it does nothing. Every sequence is judged by
     its own attention; the block's margin is that of the median sequence. Padding is left out. |margin| <= tie: neither.
     Beside it stands margin_apart, with every head's own attention, of that same sequence; a note where they disagree.
-    blocks: a pattern where the finder should not choose. on_block(n) is called before block n is judged.
+    blocks, mask, stream: as for ds.scan; without stream= it is the one with most blocks. on_block(n) is called before
+    block n is judged.
     """
-    subject = subject_of(model, inputs, blocks)
+    subject = subject_of(model, inputs, blocks, mask, stream)
+    check_attends_once(subject)
     batch = subject.batch
     _check_lengths(batch.mask)
     circuit = circuit_of(subject)

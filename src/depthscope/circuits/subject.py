@@ -1,32 +1,44 @@
-"""A model and one batch that several passes look at: surveyed once, then listened to as often as needed."""
+"""A model, one batch and one residual stream: surveyed once, then listened to as often as needed."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from depthscope.circuits.one_shape import check_entered, check_mask, check_shapes, check_tokens
 from depthscope.traces.entry import enter, run_model
 from depthscope.traces.events import StreamListener
 from depthscope.traces.follower import following
 from depthscope.traces.inputs import Batch
-from depthscope.traces.survey import Survey, evaluated
+from depthscope.traces.spans import Span
+from depthscope.traces.survey import Surveyed, evaluated
 from depthscope.traces.untouched import untouched
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The bare model, the batch, and what a quiet pass showed of its blocks and axes."""
+    """The bare model, the batch, and what a quiet pass showed of the blocks of one stream."""
 
     model: nn.Module
     batch: Batch
-    survey: Survey
+    stream: Surveyed
+    others: tuple[str, ...] = ()  # the names of the other streams
     notes: tuple[str, ...] = ()  # on the way in
 
     @property
     def name(self) -> str:
         return type(self.model).__name__
+
+    @property
+    def spans(self) -> list[Span]:
+        return self.stream.spans
+
+    @property
+    def axis(self) -> int:
+        """Along which axis the tokens lie, 0 or 1."""
+        return self.stream.axis
 
     def run(self) -> None:
         """One forward pass with dropout off and without gradients, of which no trace is left."""
@@ -35,18 +47,42 @@ class Subject:
 
     def listen(self, listener: StreamListener) -> None:
         """One such pass, in which the listener hears what happens in the blocks."""
-        with following(self.model, self.survey.spans, listener):
+        with following(self.model, self.spans, listener):
             self.run()
 
     def batch_first(self, tokens: Tensor) -> Tensor:
         """(B, n, d) in float64, a copy: models write in place."""
-        first = tokens.transpose(0, 1) if self.survey.axis == 0 else tokens
+        first = tokens.transpose(0, 1) if self.axis == 0 else tokens
         return first.detach().to(torch.float64, copy=True)
 
 
-def subject_of(model: nn.Module, inputs: Any, blocks: str | Iterable[str] | None = None, mask: Any = None) -> Subject:
-    """The first batch of the inputs, and what a quiet pass shows of the model."""
-    entry = enter(model, inputs, blocks, mask)
-    batch = entry.first()
-    found = entry.survey(batch)
-    return Subject(entry.model, entry.padded(batch, found.axis), found, tuple(entry.notes))
+def subjects_of(
+    model: nn.Module,
+    inputs: Any,
+    blocks: str | Iterable[str] | None = None,
+    mask: Any = None,
+    stream: str | None = None,
+) -> Iterator[Subject]:
+    """Every batch of the inputs, with the stream of that name, or that with most blocks; its states are (B, n, d)."""
+    entry = enter(model, inputs, blocks, mask, stream)
+    for batch in entry.batches():
+        found = replace(entry, stream=None).survey(entry.lasting(batch))
+        first = found.only(stream).streams[0]
+        others = tuple(one.name for one in found.streams if one is not first)
+        subject = Subject(entry.model, batch, first, others, tuple(entry.notes))
+        check_entered(subject)
+        check_tokens(subject)
+        shape = check_shapes(subject)
+        padded = entry.padded(batch, first)
+        yield replace(subject, batch=replace(padded, mask=check_mask(padded.mask, shape)))
+
+
+def subject_of(
+    model: nn.Module,
+    inputs: Any,
+    blocks: str | Iterable[str] | None = None,
+    mask: Any = None,
+    stream: str | None = None,
+) -> Subject:
+    """The same of the first batch alone."""
+    return next(subjects_of(model, inputs, blocks, mask, stream))

@@ -71,7 +71,7 @@ def weights_of(subject: Subject) -> list[HeadWeights]:
     site = "attn_in"
 
     def run(**fed: Any) -> Probe:
-        probe = Probe(subject.survey.axis, Feed(site=site, **fed))
+        probe = Probe(subject.axis, Feed(site=site, **fed))
         subject.listen(probe)
         return probe
 

@@ -121,8 +121,7 @@ class Handle:
         self._site.see(args, kwargs)
         self._survey = first  # last, so that a pass after a refusal is refused again
         for other in others:
-            blocks = list(dict.fromkeys(path for path in other.paths))
-            self.others.append(self.like(replace(self.entry, blocks=blocks, stream=None)))
+            self.others.append(self.like(replace(self.entry, stream=other.name)))
 
     @property
     def prepared(self) -> bool:
@@ -183,6 +182,8 @@ class Handle:
         self.ended(done, output)
         idle = sorted(done.entered - done.fired)
         if idle or not done.entered:
+            for other in self.others:
+                other._close()  # one error is enough
             raise HookError(self.unmet(idle))
 
     def _close(self) -> Pass:

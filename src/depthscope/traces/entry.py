@@ -16,7 +16,7 @@ from depthscope.traces.glance import glance
 from depthscope.traces.inputs import Batch, batches
 from depthscope.traces.installed import prepare_fixes
 from depthscope.traces.padding import check_sense
-from depthscope.traces.survey import Survey, survey
+from depthscope.traces.survey import Survey, Surveyed, survey
 from depthscope.traces.untouched import untouched
 
 WRAPPED = ("_orig_mod", "module", "_fsdp_wrapped_module")  # names under which wrappers keep their model
@@ -85,15 +85,12 @@ class Entry:
         """The paths that the user names, None where the finder chooses."""
         return None if self.blocks is None else candidates(self.model, self.blocks)
 
-    def padded(self, batch: Batch, axis: int) -> Batch:
-        """The batch with the mask (B, n) of the tokens that its blocks see: mask=, else what a glance shows.
-
-        axis: of the tokens.
-        """
+    def padded(self, batch: Batch, stream: Surveyed) -> Batch:
+        """The batch with the mask (B, n) of the tokens that the blocks of a stream see: mask=, else by a glance."""
         if batch.said == "mask=":
             return batch
-        blocks = [span.block for span in self.survey(batch).streams[0].spans]
-        seen = self.run(lambda: glance(self.model, blocks, axis, batch.args, batch.kwargs))
+        blocks = [span.entry for span in stream.spans if span.entry]
+        seen = self.run(lambda: glance(self.model, blocks, stream.axis, batch.args, batch.kwargs))
         return replace(batch, mask=seen.padding(batch.mask).mask)
 
     def run(self, call: Callable[[], Any]) -> Any:

@@ -104,13 +104,25 @@ class Join:
         """alpha of torch.add(a, b, alpha=), which is the second operand's."""
         return float(self.op.kwargs.get("alpha", 1.0)) if self.stands[0] else 1.0
 
-    def alone(self, kept: int) -> Tensor:
-        """One operand of the sum a + alpha b with its factor, in the place and the dtype of the sum."""
+    def stream_alone(self) -> Tensor:
+        """The stream with its factor, in the place and the dtype of the sum, which is not made."""
+        kept = self.stands.index(True)
         pair, alpha = self.pair, self.op.kwargs.get("alpha", 1) if kept == 1 else 1
         new = pair[kept] if alpha == 1 else alpha * pair[kept]
         if self.op.in_place:
             return pair[0] if new is pair[0] else pair[0].copy_(new)
         return new.to(torch.result_type(*pair))
+
+    def branch_alone(self) -> Tensor:
+        """The sum with zeros for the stream: it is made, so that whoever watches sees where the stream goes on."""
+        stream = self.pair[self.stands.index(True)]
+        zeros = stream * 0
+        zeros = zeros.nan_to_num(0.0) if bool(zeros.isnan().any()) else zeros  # of what is not finite
+        if self.op.in_place and self.stands[0]:
+            return self.op.with_args(stream.copy_(zeros), self.pair[1]).run()
+        return self.op.with_args(
+            *(zeros if stands else a for a, stands in zip(self.pair, self.stands, strict=True))
+        ).run()
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,6 +5,7 @@ on: the first sum after attention is sa_sum, its other operand sa_out, the next 
 attention makes the block pre-norm. No names of modules are needed, and nothing is stored.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from itertools import takewhile
 from typing import Any
@@ -36,6 +37,9 @@ class Follower:
         self.model, self.spans, self.listener = model, spans, listener
         self._norms = OuterNorms(self._norm_ends)
         self._lineage = Lineage()
+        self._begun: Counter[str] = Counter()  # by the module that blocks are entered by
+        self._joined = 0  # sums with the stream in the block that is open
+        self._awaited: int | None = None  # how many of them are to come, once its last module has left
 
     @property
     def everything(self) -> bool:
@@ -43,10 +47,13 @@ class Follower:
         return self.listener.hears_everything or self._lineage.active
 
     def modules(self) -> Iterable[Watched]:
-        for span in set(self.spans):
-            yield Watched(self.model.get_submodule(span.entry), before=self._begins(span))
-            if span.exit is not None:
-                yield Watched(self.model.get_submodule(span.exit), after=self._ends, always=True)
+        entered: dict[str, list[Span]] = defaultdict(list)
+        for span in self.spans:
+            entered[span.entry].append(span)
+        for entry, spans in entered.items():
+            yield Watched(self.model.get_submodule(entry), before=self._begins(entry, spans))
+        for path in {span.exit for span in self.spans if span.exit is not None}:
+            yield Watched(self.model.get_submodule(path), after=self._ends, always=True)
         inside = {id(m): m for root in self._roots() for m in self.model.get_submodule(root).modules()}
         whole = [self.model.get_submodule(span.entry) for span in self.spans if span.entry == span.exit]
         for module in (m for m in inside.values() if m not in whole):  # a block is not what reads its own input
@@ -56,6 +63,8 @@ class Follower:
                 yield self._norms.watched(module, first=self.listener.norms_first)
             elif isinstance(module, nn.MultiheadAttention) or _may_read(module):
                 yield Watched(module, before=self._reads)
+        for path in {span.last for span in self.spans if span.exit is None and span.last}:  # after hooks of norms
+            yield Watched(self.model.get_submodule(path), after=self._last_left(path))
 
     def _roots(self) -> set[str]:
         """The modules that hold all of a block: the block, or what its first and last module have above them."""
@@ -63,21 +72,31 @@ class Follower:
 
     def closed(self, failed: bool) -> None:
         self._norms.open = 0
-        self._leaves_open(failed)
+        now = self.listener.open
+        known = now is not None and not failed and not _steps(now.span)
+        self._leaves_open(now.stream if now is not None and known else None)
         self.listener.open = None
         self._lineage.end()
+        self._begun.clear()
 
     # modules
 
-    def _begins(self, span: Span) -> Callable[..., Any]:
+    def _begins(self, entry: str, spans: list[Span]) -> Callable[..., Any]:
+        """spans: those that are entered by this module, in the order in which they run."""
+
         def hook(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+            now = self.listener.open
+            if now is not None and now.span.entry == entry and self._joined < now.span.joins:
+                return None  # a module that serves its block again
             tokens = tokens_given(module, args, kwargs)
-            self._leaves_open(failed=False)
+            self._leaves_open(tokens if now is None or tokens is None or _steps(now.span) else now.stream)
             self.listener.open = None
             self._lineage.end()
             if tokens is None:
                 return None
-            passage = Passage(span, tokens)
+            passage = Passage(spans[min(self._begun[entry], len(spans) - 1)], tokens)
+            self._begun[entry] += 1
+            self._joined, self._awaited = 0, None
             new = self.listener.begins(passage, tokens)
             passage.stream = new
             self.listener.open = passage
@@ -93,12 +112,32 @@ class Follower:
             self.listener.ends(now, None if output is None else tokens_gave(module, output, now.shape))
         self.listener.open = None
 
-    def _leaves_open(self, failed: bool) -> None:
-        """A block that is no module ends where the next one begins."""
+    def _leaves_open(self, tokens: Tensor | None) -> None:
+        """A block that is no module ends with its last sum, or the norm of it, at the latest where the next begins."""
         now = self.listener.open
         if now is not None and now.span.exit is None:
             self.listener.open = None
-            self.listener.ends(now, None if failed else now.stream)
+            self._lineage.end()
+            same = tokens is not None and tuple(tokens.shape) == now.shape
+            self.listener.ends(now, tokens if same else None)
+
+    def _last_left(self, path: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+            now = self.listener.open
+            if now is None or now.span.last != path or self._joined < now.span.joins - now.span.sums:
+                return
+            self._awaited = now.span.sums
+            if not now.span.sums:
+                self._leaves_open(tokens_gave(module, output, now.shape))
+
+        return hook
+
+    def _one_joined(self, now: Passage) -> None:
+        self._joined += 1
+        if self._awaited is not None:
+            self._awaited -= 1
+            if self._awaited == 0 and not _steps(now.span):
+                self._leaves_open(now.stream)
 
     def _norm_ends(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
         if self.listener.open is None or not isinstance(output, Tensor):
@@ -181,7 +220,9 @@ class Follower:
         if attended:
             now.late |= now.sums >= now.heard  # something else has joined between this attention and here
             self._lineage.end()
-        return self._summed(now, result, in_place=op.in_place)
+        new = self._summed(now, result, in_place=op.in_place)
+        self._one_joined(now)
+        return new
 
     def _branch(self, now: Passage, branch: Any) -> Any:
         """What attention gives back, when it is about to join the stream."""
@@ -227,6 +268,11 @@ class Follower:
             return new
         now.standing.append(result)
         return result
+
+
+def _steps(span: Span) -> bool:
+    """Whether a block that is no module ends with something that acts on its last sum."""
+    return span.ending is not None and bool(span.ending.steps)
 
 
 def _may_read(module: nn.Module) -> bool:

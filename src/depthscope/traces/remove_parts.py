@@ -17,6 +17,7 @@ from depthscope.traces.identity import version
 from depthscope.traces.operations import Operation
 
 PARTS = ("attention_skip", "ffn_skip", "ffn", "norms")
+STREAM, BRANCH, BOTH = "stream", "branch", "both"  # what of a sum goes on
 JOINED_ONCE = "attention and feed-forward network join the stream in one sum"
 SIDE_BY_SIDE = "the feed-forward network does not read the sum that attention has joined"
 FURTHER_SUM = "a sum with the stream has no branch of its own (a third skip, a second network)"
@@ -117,18 +118,17 @@ class PartsRemover(StreamListener):
         cut.check_handed()
         if not join.is_of_branch:
             cut.blame(FURTHER_SUM if now.attended and all(join.stands) else "")
-            kept = None
-        else:
-            kept = self._kept(now, join)
-            cut.linears = 0
-            cut.branches.append(join.branch)
-        if kept is None:
+            return join.run()
+        kept = self._kept(now, join)
+        cut.linears = 0
+        cut.branches.append(join.branch)
+        if kept == BOTH:
             return join.run()
         self.on_removal(now.block)
-        return join.alone(kept)
+        return join.stream_alone() if kept == STREAM else join.branch_alone()
 
-    def _kept(self, now: Passage, join: Join) -> int | None:
-        """Which operand of the sum goes on alone, 0 or 1; None: their sum does."""
+    def _kept(self, now: Passage, join: Join) -> str:
+        """Which operand of the sum goes on."""
         cut, branch = self.cut, join.branch
         if any(branch is other for other in cut.others):
             cut.blame(SECOND_STREAM)
@@ -142,14 +142,14 @@ class PartsRemover(StreamListener):
             cut.found |= {"ffn", "ffn_skip"}
             cut.blame("" if cut.read == now.moves else SIDE_BY_SIDE)
             if "ffn" in self.parts:
-                return join.stands.index(True)
-            return join.stands.index(False) if "ffn_skip" in self.parts else None
+                return STREAM
+            return BRANCH if "ffn_skip" in self.parts else BOTH
         elif now.heard <= now.sums:
             cut.blame(BEFORE_ATTENTION)
         else:
             cut.found.add("attention_skip")
-            return join.stands.index(False) if "attention_skip" in self.parts else None
-        return None
+            return BRANCH if "attention_skip" in self.parts else BOTH
+        return BOTH
 
     # norms
 

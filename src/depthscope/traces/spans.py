@@ -35,6 +35,7 @@ class Span:
     ending: Ending | None = None
     last: str = ""  # the module that runs last in a block that is none, and
     sums: int = 0  # how many sums with the stream follow it
+    joins: int = 0  # how many there are in such a block
 
 
 class JoinKeys:
@@ -75,7 +76,7 @@ def spans_of(flow: Flow, model: nn.Module, blocks: list[Ends]) -> list[Span]:
         entry = _entry(flow, model, block)
         if block.paths and entry and after[1]:
             remember_parts(model.get_submodule(name), tuple(dict.fromkeys((entry, after[1]))))
-        found.append(Span(name, entry, None, len(block.attentions), ending, after[1], sums))
+        found.append(Span(name, entry, None, len(block.attentions), ending, after[1], sums, block.joins))
     return found
 
 

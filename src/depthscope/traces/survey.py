@@ -189,6 +189,8 @@ def hooks_away(model: nn.Module, keep: Callable[[Any], bool] | None = None) -> I
         yield
     finally:
         for own, hooks in kept:
+            for name, known in hooks.items():  # those that the model has given itself meanwhile, once for all, stay
+                known.update((key, hook) for key, hook in own[name].items() if key not in known)
             own |= hooks
 
 
