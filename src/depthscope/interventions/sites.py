@@ -79,7 +79,6 @@ class AtEnds(Site):
     """
 
     def __init__(self, meets: Any, spans: list[Span]) -> None:
-        super().__init__(meets, spans)
         self.watcher: Watcher | None = None
         self.open = [span for span in dict.fromkeys(spans) if span.exit is None]
         if self.open and meets.at == "block_in":
@@ -87,6 +86,7 @@ class AtEnds(Site):
                 f"blocks must be modules for block_in; {self.open[0].block} of {type(meets.model).__name__} is none, "
                 "its sums are in the code around it. Use at='block_out'."
             )
+        super().__init__(meets, spans)
         for span in (span for span in dict.fromkeys(spans) if span.exit is not None):
             if meets.at == "block_in":
                 hook = meets.marked(self._before(span.block))

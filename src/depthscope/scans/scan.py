@@ -110,8 +110,7 @@ class Settings:
 
     def read(self, model: nn.Module, batch: Batch) -> list[Reading]:
         """Everything about one batch, stream by stream; a second pass only where the first one cannot answer."""
-        for _ in range(2):  # a change that meets several streams makes one for each of the others, which look too
-            prepare_fixes(model, batch.args, batch.kwargs)
+        prepare_fixes(model, batch.args, batch.kwargs)
         readings = self._run(model, batch, Frames())
         if self.attention and not readings[0].mixers():
             readings = self._of_moved_tokens(model, batch, readings)
@@ -180,8 +179,8 @@ class Settings:
         log, found, gradients = self._measured(model, batch, frames)
         readings = []
         for number, one in enumerate(found):
-            source = one.blocks[0].source
-            elsewhere = batch.said == "mask=" and len(found) > 1 and tuple(batch.mask.shape)[-1:] != (source.tokens,)
+            tokens, given = one.blocks[0].source.tokens, batch.mask if batch.said == "mask=" else None
+            elsewhere = given is not None and len(found) > 1 and given.shape[-1] != tokens
             padding = Padding(None) if elsewhere else padding_seen(model, log, one.blocks, batch)
             if is_same_mask(padding.mask, batch.mask):
                 reading = self._read(log, one, batch, gradients)

@@ -122,7 +122,7 @@ def _natural(path: str) -> list[tuple[int, str]]:
 
 def blocks_in(log: Log, stream: Stream, states: Mapping[int, State]) -> Found | None:
     """The blocks of a stream with the states at their ends; None where one was not measured, or not as it should be."""
-    found = []
+    found: list[Block] = []
     for ends in stream.blocks:
         source, result = states.get(ends.source), states.get(ends.result)
         if source is None or result is None or not (_is_whole(log, source) and _is_whole(log, result)):

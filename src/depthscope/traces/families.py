@@ -71,11 +71,11 @@ def _members(
     for index, calls in calls_of.items():
         for call in calls:
             path = flow.calls[call].path
-            if kinds.get(path):
-                found[kinds[path]][index].add((path, call))
-            for list_path in _lists_above(path):
-                if kinds.get(list_path) and list_path not in names:
-                    found[kinds[list_path]][index].add((list_path, -1))
+            places = [(path, call), *((above, -1) for above in _lists_above(path) if above not in names)]
+            for place in places:
+                family = kinds.get(place[0])
+                if family is not None:
+                    found[family][index].add(place)
     return found
 
 

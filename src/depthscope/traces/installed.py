@@ -23,9 +23,10 @@ def prepare_fixes(model: nn.Module, args: tuple, kwargs: Mapping[str, Any], but:
 
     A change of a part of the model learns its arguments from a pass of the whole.
     """
-    for fix in fixes_in(model):
-        if fix is but:
-            continue
+    met: list[Any] = [but]
+    while waiting := [fix for fix in fixes_in(model) if fix not in met]:  # one may make others, for other streams
+        fix = waiting[0]
+        met.append(fix)
         if fix.model is model:
             fix.prepare(args, kwargs)
         elif not fix.prepared:

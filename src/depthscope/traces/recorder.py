@@ -4,17 +4,16 @@ Each tensor worth measuring is given to a callback the moment it is seen and the
 and no activations. What is a block is decided afterwards, from the log (blocks.py, steps.py).
 """
 
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from depthscope.traces.after_blocks import AfterBlocks
 from depthscope.traces.attention import AttentionSeen, drops, without_dropout
 from depthscope.traces.flow import Flow, Given, Sizes, tensors_in
 from depthscope.traces.followed import followed_modules
-from depthscope.traces.head import given_to
 from depthscope.traces.lineage import Lineage
 from depthscope.traces.log import Add, Attention, Call, Log
 from depthscope.traces.operations import PAIRS, Operation, is_norm, is_scalar
@@ -22,7 +21,7 @@ from depthscope.traces.patterns import SHOWN, Patterns
 from depthscope.traces.placing import is_over_memory, placed
 from depthscope.traces.seen_states import Measure, SeenStates
 from depthscope.traces.token_axis import Frames
-from depthscope.traces.tokens import first_tokens, tokens_last, tokens_out
+from depthscope.traces.tokens import first_tokens, tokens_out
 from depthscope.traces.watcher import OuterNorms, Watched
 
 MeasureAttention = Callable[[AttentionSeen, Tensor | None], Any]  # the attention, the tokens (B, n, d) it reads
@@ -55,7 +54,7 @@ class Recorder:
         self._lineage = Lineage()
         self._patterns = Patterns()
         self._bias: Tensor | None = None
-        self._owners: dict[int, str] = {}  # modules inside candidates, by their weights
+        self._head = AfterBlocks(self.log, self._tick)
         self._norm_paths: dict[nn.Module, str] = {}
 
     everything = True  # what is computed from what tells the stream
@@ -72,12 +71,7 @@ class Recorder:
                 yield self._norms.watched(module)
             elif path in followed or (path in self.candidates and not _is_list(module)):
                 yield Watched(module, self._before(path), self._after(path))
-            if not path:
-                yield Watched(module, after=self._returns)
-            elif path.startswith(blocks):
-                self._owners |= {id(weight): path for weight in module._parameters.values() if weight is not None}
-            elif next(module.parameters(recurse=False), None) is not None:
-                yield Watched(module, before=self._before_head(path))
+            yield from self._head.watched(path, module, inside=path.startswith(blocks))
 
     def closed(self, failed: bool) -> None:
         if not failed:
@@ -152,33 +146,8 @@ class Recorder:
         if isinstance(weight := getattr(module, "weight", None), Tensor):
             self.log.flow.widths[name] = weight.numel()
         self._meet(made)
-        self._given_to_weights(getattr(module, "weight", None), value)
+        self._head.given_to_weights(getattr(module, "weight", None), value)
         self._norm(source, output, self._path)
-
-    def _before_head(self, path: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple, kwargs: dict) -> None:
-            self._given(path, (*args, *kwargs.values()))
-
-        return hook
-
-    def _returns(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-        if isinstance(output, Mapping):
-            output = tuple(output.values())
-        self._given("", output if isinstance(output, tuple | list) else (output,))
-
-    def _given(self, path: str, values: Iterable[Any]) -> None:
-        """What a module outside the blocks is given, or what the model returns."""
-        tokens = self.log.calls[-1].result if self.log.calls else None
-        given = None if tokens is None else given_to(path, values, tokens.shape, self._tick)
-        if given is not None:
-            self.log.head_inputs.append(given)
-
-    def _given_to_weights(self, weight: Any, value: Any) -> None:
-        """The same of a module inside something numbered, perhaps a part of a head: its weights tell which it is."""
-        path = self._owners.get(id(weight))
-        tokens = self.log.calls[-1].result if path is not None and self.log.calls else None
-        if path is not None and tokens is not None and value.numel() < math.prod(tokens.shape):
-            self._given(path, (value,))
 
     def remedied(self, before: Tensor, after: Tensor) -> None:
         """A remedy has put one tensor in the place of another."""
@@ -304,7 +273,7 @@ class Recorder:
         self.states.read_by_matrix(call.get("input"))
         block = next((c.source for c in reversed(self._stack) if c.source is not None), None)
         self._patterns.reads_memory |= block is not None and self.states.is_older(call.get("input"), block)
-        self._given_to_weights(call.get("weight"), call.get("input"))
+        self._head.given_to_weights(call.get("weight"), call.get("input"))
         fits = isinstance(bias, Tensor) and latest is not None and bias.shape == latest.shape[-1:]
         self._bias = bias if fits else None
 
@@ -321,23 +290,13 @@ class Recorder:
         if found is None or tokens is None:
             self.log.other_attention += tokens is None or is_over_memory(seen, tokens)
             return
-        X = None if found.kind in ("window", "cross") else self._read_by(found, tokens)
+        X = None if found.kind in ("window", "cross") else self.states.read_by(found)
         with torch.no_grad(), torch._C.DisableTorchFunction():
             numbers = self.on_attention(found, X)
         node = self.log.flow.find(result)
         self.log.attentions.append(
             Attention(self._path, self._tick(), seen.queries, numbers, found.kind, found.sink, node)
         )
-
-    def _read_by(self, seen: AttentionSeen, tokens: Tensor) -> Tensor | None:
-        """The tokens (B, n, d) that attention over whole sequences reads, whose axes it tells."""
-        if seen.queries not in tokens.shape[:-1]:  # an image (B, H, W, d), whose tokens are all its places
-            return tokens.flatten(1, -2)
-        self.log.frames.add(seen.front[0], seen.queries)
-        self.states.measure_waiting(assume=False)
-        read = tokens if self.states.stranger is None else self.states.stranger
-        X = tokens_last(read, self.log.frames.axis_of(tuple(read.shape)) or 0)
-        return X if tuple(X.shape[:-1]) == (seen.front[0], seen.queries) else None
 
 
 def _is_list(module: nn.Module) -> bool:

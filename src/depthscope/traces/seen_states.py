@@ -6,10 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from depthscope.traces.attention import AttentionSeen
 from depthscope.traces.flow import Flow
 from depthscope.traces.identity import Known
 from depthscope.traces.log import State
 from depthscope.traces.token_axis import Frames
+from depthscope.traces.tokens import tokens_last
 
 Measure = Callable[[Tensor, Any, bool], Any]  # tokens (..., n, d), numbers so far, at a block's end? -> numbers
 
@@ -94,6 +96,19 @@ class SeenStates:
         base = tensor._base if isinstance(tensor, Tensor) else None  # time-first, as in nn.MultiheadAttention
         known = self.find(tensor) or self.find(base)
         return known is not None and known[0].order < state.order
+
+    def read_by(self, seen: AttentionSeen) -> Tensor | None:
+        """The tokens (B, n, d) that attention over whole sequences reads, whose axes it tells; None for others."""
+        tokens = self.latest
+        if tokens is None:
+            return None
+        if seen.queries not in tokens.shape[:-1]:  # an image (B, H, W, d), whose tokens are all its places
+            return tokens.flatten(1, -2)
+        self.frames.add(seen.front[0], seen.queries)
+        self.measure_waiting(assume=False)
+        read = tokens if self.stranger is None else self.stranger
+        X = tokens_last(read, self.frames.axis_of(tuple(read.shape)) or 0)
+        return X if tuple(X.shape[:-1]) == (seen.front[0], seen.queries) else None
 
     def forget(self) -> None:
         """The pass has ended: no tensor is kept."""
