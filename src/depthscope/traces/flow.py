@@ -149,8 +149,10 @@ class Flow:
             return node
         return self._made(tensor, (), None, "given")
 
-    def ran(self, op: Operation, given: "Given", result: Any) -> None:
-        """A function ran. given: what asked() said before."""
+    def ran(self, op: Operation, given: "Given | None", result: Any) -> None:
+        """A function ran. given: what asked() said before; None inside a norm, which is one step."""
+        if given is None:
+            return
         if result is None and op.name == "__setitem__":
             result = op.args[0]
         if isinstance(result, Tensor):

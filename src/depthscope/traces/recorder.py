@@ -199,7 +199,7 @@ class Recorder:
         dropped = role in ("dropout", "attention") and drops(op)
         self.log.dropout |= dropped
         result = without_dropout(op) if dropped and self.silence_dropout else op.run()
-        self._flows(op, given, result)
+        self.log.flow.ran(op, given, result)
         if role in ("matrix", "weights"):
             self._matrix(op)
             self._patterns.matrix_gave(result)
@@ -213,17 +213,13 @@ class Recorder:
             self._lineage.follow(op, result, made)
         return result
 
-    def _flows(self, op: Operation, given: Given | None, result: Any) -> None:
-        if given is not None:
-            self.log.flow.ran(op, given, result)
-
     def _pair(self, op: Operation, given: Given | None) -> Any:
         """A sum or a product: of states that are known, or on the way from attention to one."""
         pair = op.args[:2]
         known = [self.states.find(a) for a in pair]
         made = self._lineage.asked(op)
         result = op.run()
-        self._flows(op, given, result)
+        self.log.flow.ran(op, given, result)
         if op.role == "product":
             self._product(pair, known, result)
         elif any(known) and all(isinstance(a, Tensor) and a.shape == result.shape for a in pair):
