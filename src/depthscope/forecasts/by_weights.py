@@ -13,9 +13,9 @@ from depthscope.forecasts.padded import mask_of_tokens
 from depthscope.forecasts.record import Forecast
 from depthscope.forecasts.sureness import TRAINED, band_by_variance, beyond_range, neglected, warned_of_training
 from depthscope.forecasts.trained import sign_of_training
-from depthscope.laws.boundaries import Boundary, by_modules, by_spans
+from depthscope.laws.boundaries import by_modules, by_spans
 from depthscope.laws.sampled_steps import DRAWS
-from depthscope.laws.through_model import Followed, laws_by_block
+from depthscope.laws.through_model import BlocksNotCalledError, Followed, laws_by_block
 from depthscope.models.random_inputs import random_inputs
 from depthscope.remedies.de_escalate import DeEscalate
 from depthscope.remedies.fix import fix_
@@ -42,8 +42,7 @@ def of_model(
             stack.enter_context(fix_(model, DeEscalate(tau), blocks=entry.blocks, stream=stream))
         found = []
         for b in entry.batches():
-            ends, paths = _ends(entry, b)
-            followed = laws_by_block(model, ends, entry.chosen(), b.args, b.kwargs)
+            followed, paths = _followed(entry, b)
             mask = mask_of_tokens(model, paths, b, followed.laws[0].tokens)
             found.append(_of_laws(type(model).__name__, followed, mask, assumed, sign_of_training(model, paths)))
     curves_and_band = ("t_sim", "t_div", "t_cos", "band")
@@ -52,13 +51,17 @@ def of_model(
     return replace(found[0], tau=tau, warnings=worst.warnings, **means)  # type: ignore[arg-type]
 
 
-def _ends(entry: Entry, batch: Batch) -> tuple[list[Boundary], list[str]]:
-    """Where blocks begin and end, and their paths: by name where names leave no doubt, else by a pass that shows it."""
+def _followed(entry: Entry, batch: Batch) -> tuple[Followed, list[str]]:
+    """The laws after every block, and the paths of the blocks: by name where names leave no doubt, else by a survey."""
     names = entry.sure_names()
     if names is not None:
-        return by_modules(names), names
+        try:
+            return laws_by_block(entry.model, by_modules(names), None, batch.args, batch.kwargs), names
+        except BlocksNotCalledError:
+            pass  # modules that hold the parts of a block, and are never called: a pass shows what is
     stream = entry.survey(batch).streams[0]
-    return by_spans(stream.spans), [span.block for span in stream.spans]
+    paths = list(dict.fromkeys(span.block for span in stream.spans))
+    return laws_by_block(entry.model, by_spans(stream.spans), entry.chosen(), batch.args, batch.kwargs), paths
 
 
 def _of_laws(source: str, followed: Followed, mask: Tensor | None, assumed: list[str], trained: str) -> Forecast:

@@ -27,6 +27,10 @@ from depthscope.traces.untouched import untouched
 from depthscope.traces.watcher import Watcher
 
 
+class BlocksNotCalledError(ForecastError):
+    """The modules that were taken for blocks are never called."""
+
+
 @dataclass(frozen=True)
 class Followed:
     """The law of the tokens before block 1 and after every block; sampled: modules without a law, and why.
@@ -145,7 +149,7 @@ def _followed_through(subject: Subject, axis: int | None, *, remember: bool, tok
             stopped = error
     found = following.states()
     if not found:
-        raise ForecastError(
+        raise BlocksNotCalledError(
             f"blocks must be modules that are called; those of {type(model).__name__} are not. Pass blocks=."
         )
     if len(found) <= len(subject.entries):
