@@ -174,7 +174,60 @@ class Stages(Spelled):
         return x
 
 
-SPELLINGS = [Pairs, TwoLists, Flat, ByWords, Again, Conditioned, Stages]
+class InPlace(Pairs):
+    def forward(self, x: Tensor) -> Tensor:
+        self.states = []
+        x = self.met(x.clone()).clone()
+        for attend, network in self.layers:
+            x += attend(x)
+            x.add_(network(x))
+            x = self.met(x.clone()).clone()
+        return x
+
+
+class Hidden(Spelled):
+    """Something between attention and network that is neither a sum nor a norm."""
+
+    class Block(Stages.Block):
+        def forward(self, x: Tensor) -> Tensor:
+            x = x + self.attend(x)
+            x = torch.where(torch.arange(N)[:, None] < N - 1, x, 0.0)
+            x = x.cumsum(1) / N if self.twice else x
+            return x + self.network(x)
+
+        twice = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(self.Block() for _ in range(DEPTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.states = []
+        x = self.met(x)
+        for layer in self.layers:
+            x = self.met(layer(x))
+        return x
+
+
+class Lost(Hidden):
+    """A block in which the stream cannot be followed is still a module that takes tokens and gives tokens."""
+
+    class Block(Hidden.Block):
+        twice = True
+
+
+class Skipping(Hidden):
+    """Old states are added again between blocks, as in a U-net."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.states = []
+        x = first = self.met(x)
+        for number, layer in enumerate(self.layers):
+            x = self.met(layer(x + first if number == 2 else x))
+        return x
+
+
+SPELLINGS = [Pairs, TwoLists, Flat, ByWords, Again, Conditioned, Stages, InPlace, Hidden, Lost, Skipping]
 
 
 def similarity(x: Tensor) -> float:
@@ -219,6 +272,32 @@ def test_a_forecast_follows_the_same_blocks(kind: type[Spelled]) -> None:
     model = kind().eval()
     forecast, scan = ds.forecast(model, X), ds.scan(model, X)
     assert float((forecast.t_sim - scan["t_sim"]).abs().max()) < 0.08
+
+
+def test_a_condition_that_comes_later_is_not_taken_for_the_stream() -> None:
+    class Block(Stages.Block):
+        def forward(self, condition: Tensor | None, x: Tensor) -> Tensor:  # type: ignore[override]
+            return super().forward(x if condition is None else x + condition)
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(Block() for _ in range(DEPTH))
+
+        def forward(self, x: Tensor, condition: Tensor | None = None) -> Tensor:
+            for layer in self.layers:
+                x = layer(condition, x)
+            return x
+
+    model = Model().eval()
+    with torch.no_grad(), ds.fix_(model, ds.remedies.DeEscalate(1.0), at="block_in"):
+        model(X)
+        fixed = model(X, X.flip(1))
+        x = X
+        for layer in model.layers:
+            layer._forward_pre_hooks.clear()
+            x = layer(X.flip(1), x - x.mean(1, keepdim=True))
+    torch.testing.assert_close(fixed, x)
 
 
 def test_block_in_of_a_block_that_is_no_module_is_refused() -> None:

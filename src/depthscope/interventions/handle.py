@@ -117,6 +117,13 @@ class Handle:
             self.surveying = False
         found = found.only(self.entry.stream)
         first, *others = found.streams if self.entry.blocks is None else [found.joined()]
+        named = {path for path, _ in self.model.named_modules()}
+        functional = next((span.block for span in first.spans if span.block not in named), None)
+        if functional is not None:
+            raise HookError(
+                f"blocks must hold modules to be changed; those of {type(self.model).__name__} are made of functions "
+                "alone. A scan measures them; put their weights into modules to change them."
+            )
         self._site = self.site(first.spans)
         self._site.see(args, kwargs)
         self._survey = first  # last, so that a pass after a refusal is refused again

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from depthscope.traces.ends import step_of
 from depthscope.traces.flow import Flow, tensors_in
 from depthscope.traces.followed import followed_modules
-from depthscope.traces.operations import Operation, is_norm
+from depthscope.traces.operations import REBINDING, Operation, is_norm
 from depthscope.traces.spans import Ending, JoinKey, JoinKeys, Span
 from depthscope.traces.watcher import OuterNorms, Watched
 
@@ -82,7 +82,7 @@ class OpenEnds:
         if not isinstance(result, Tensor):
             return result
         new = self._met(result)
-        return result.copy_(new) if new is not result and op.in_place and op.name != "__iadd__" else new
+        return result.copy_(new) if new is not result and op.in_place and op.name not in REBINDING else new
 
     def _met(self, tensor: Tensor) -> Tensor:
         """The tensor, or what the change makes of it where a block ends with it."""

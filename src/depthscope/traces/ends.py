@@ -61,13 +61,21 @@ def _around(flow: Flow, group: Group) -> ModuleCall | None:
 
 
 def _given(flow: Flow, call: ModuleCall | None, first: Joined) -> int | None:
-    """The tensor given to a block that is the stream: a form of what its first join starts from."""
-    fits = [n for n in (call.given if call else ()) if n is not None and flow.nodes[n].state == first.join.before]
+    """The tensor given to a block that is the stream: a form of what its first join starts from.
+
+    Where something in the block hides that, the first one of its shape: a block never begins inside its module.
+    """
+    given = [n for n in (call.given.values() if call else ()) if n is not None]
+    fits = [n for n in given if flow.nodes[n].state == first.join.before]
+    fits += [n for n in given if flow.nodes[n].shape == flow.nodes[first.node].shape]
     return fits[0] if fits else None
 
 
 def _gave(flow: Flow, call: ModuleCall | None, last: Joined) -> int | None:
-    fits = [n for n in (call.gave if call else ()) if n is not None and flow.nodes[n].state == last.node]
+    """The same of what a block hands on."""
+    gave = [n for n in (call.gave.values() if call else ()) if n is not None]
+    fits = [n for n in gave if flow.nodes[n].state == last.node]
+    fits += [n for n in gave if flow.nodes[n].shape == flow.nodes[last.node].shape]
     return fits[0] if fits else None
 
 

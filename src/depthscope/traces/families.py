@@ -8,7 +8,7 @@ the branch ran (`for attn, ff in layers: x = attn(x) + x; x = ff(x) + x`, where 
 import re
 from collections import defaultdict
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, takewhile
 
 from torch import nn
 
@@ -113,7 +113,8 @@ def _partitions(joins: list[Joined], belongs: dict[int, set[Member]], named: boo
     if named:
         return True
     mixing = [i for i, joined in enumerate(joins) if joined.mixes] or list(range(len(joins)))
-    return all(i in belongs for i in range(mixing[0], mixing[-1] + 1))
+    inside = range(mixing[0], mixing[-1] + 1)
+    return all(i in belongs or not joins[i].inside for i in inside)  # an old state that is added again is no block
 
 
 def _grouped(joins: list[Joined], belongs: dict[int, set[Member]]) -> list[Group]:
@@ -205,7 +206,20 @@ def _by_rhythm(flow: Flow, joins: list[Joined]) -> list[Group]:
     else:
         lead, period = found
         parts = [joins[i : i + period] for i in range(lead, len(joins), period)]
-    return [Group([(path, -1) for path in _paths(flow, part)], part) for part in parts]
+    named = [_paths(flow, part) for part in parts]
+    above = [_numbered_above(paths) for paths in named]
+    if all(above) and len(set(above)) == len(above):
+        named = [[path] for path in above if path]
+    return [Group([(path, -1) for path in paths], part) for paths, part in zip(named, parts, strict=True)]
+
+
+def _numbered_above(paths: list[str]) -> str | None:
+    """The entry of a list that holds all of some modules, None where there is none."""
+    levels = zip(*(path.split(".") for path in paths), strict=False)
+    shared = [names[0] for names in takewhile(lambda names: len(set(names)) == 1, levels)]
+    while shared and not _NUMBER.search(shared[-1]):
+        shared.pop()
+    return ".".join(shared) or None
 
 
 def _paths(flow: Flow, joins: list[Joined]) -> list[str]:

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from depthscope.traces.identity import Known
 from depthscope.traces.operations import ACTIVATIONS, FORMS, JOINS, SCALED, SHAPED_ALIKE, Operation
 
+DEEP = 4  # levels of lists and records that are looked into
+
 
 @dataclass(eq=False, slots=True)
 class Node:
@@ -60,15 +62,15 @@ class Tree:
 class ModuleCall:
     """One call of a module: nodes from first to last ran inside it.
 
-    given, gave: the tensors in and out, by node, None for unknown ones.
+    given, gave: the tensors in and out by the way to them, as nodes; None for unknown ones.
     """
 
     path: str
     above: int  # the call around it, -1 for none
     first: int
     entered: int  # on the clock of the log
-    given: list[int | None] = field(default_factory=list)
-    gave: list[int | None] = field(default_factory=list)
+    given: dict[Any, int | None] = field(default_factory=dict)
+    gave: dict[Any, int | None] = field(default_factory=dict)
     last: int = -1
     left: int = -1
 
@@ -104,7 +106,7 @@ class Flow:
 
     def enters(self, path: str, args: tuple, kwargs: Mapping[str, Any]) -> None:
         call = ModuleCall(path, self._stack[-1], len(self.nodes), self.tick())
-        call.given = self._nodes_of((*args, *kwargs.values()))
+        call.given = self._nodes_of((args, kwargs))
         self._stack.append(len(self.calls))
         self.calls.append(call)
 
@@ -114,7 +116,7 @@ class Flow:
             call = self.calls[self._stack.pop()]
         for tensor in tensors_in((output,)):
             if self.find(tensor) is None and not isinstance(tensor, nn.Parameter):  # made where nobody could watch
-                self._made(tensor, tuple(node for node in call.given if node is not None), None, "module")
+                self._made(tensor, tuple(node for node in call.given.values() if node is not None), None, "module")
         call.gave = self._nodes_of((output,))
         call.last, call.left = len(self.nodes) - 1, self.tick()
 
@@ -126,8 +128,8 @@ class Flow:
             call = self.calls[call].above
         return found
 
-    def _nodes_of(self, values: Iterable[Any]) -> list[int | None]:
-        return [self.find(tensor) for tensor in tensors_in(values)]
+    def _nodes_of(self, values: tuple) -> dict[Any, int | None]:
+        return {way: self.find(tensor) for way, tensor in ways_to_tensors(values).items()}
 
     # functions
 
@@ -183,6 +185,8 @@ class Flow:
             node = places[0] if places else None
             same = node is not None and result.numel() == math.prod(self.nodes[node].shape)
             return node if same else None
+        if op.name == "copy_":
+            return places[1] if len(places) > 1 else None
         if op.name in SCALED:
             whole = [i for i, arg in enumerate(op.args) if isinstance(arg, Tensor) and arg.shape == result.shape]
             return places[whole[0]] if len(whole) == 1 else None
@@ -288,14 +292,33 @@ class Given(NamedTuple):
     nodes: tuple[int, ...]
 
 
-def tensors_in(values: Iterable[Any], deep: int = 4) -> Iterator[Tensor]:
+def ways_to_tensors(values: tuple) -> dict[tuple, Tensor]:
+    """The tensors among some values by the way to each: places in lists, names in mappings and records."""
+    return {way: tensor for i, value in enumerate(values) for way, tensor in _ways(value, (i,))}
+
+
+def _ways(value: Any, way: tuple) -> Iterator[tuple[tuple, Tensor]]:
+    if isinstance(value, Tensor):
+        yield way, value
+    elif len(way) < DEEP + 2:
+        for name, part in _entries(value):
+            yield from _ways(part, (*way, name))
+
+
+def _entries(value: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(value, tuple | list):
+        return enumerate(value)
+    if isinstance(value, Mapping):
+        return value.items()
+    if is_dataclass(value) and not isinstance(value, type):
+        return [(f.name, getattr(value, f.name, None)) for f in fields(value)]
+    return ()
+
+
+def tensors_in(values: Iterable[Any], deep: int = DEEP) -> Iterator[Tensor]:
     """The tensors among some values, also inside lists, mappings and records."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
-        elif deep and isinstance(value, tuple | list):
-            yield from tensors_in(value, deep - 1)
-        elif deep and isinstance(value, Mapping):
-            yield from tensors_in(value.values(), deep - 1)
-        elif deep and is_dataclass(value) and not isinstance(value, type):
-            yield from tensors_in((getattr(value, f.name, None) for f in fields(value)), deep - 1)
+        elif deep:
+            yield from tensors_in((part for _, part in _entries(value)), deep - 1)

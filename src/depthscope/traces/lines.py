@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from depthscope.traces.flow import Flow, JoinNode, Tree
 
-PRODUCTS = {"matmul", "__matmul__", "bmm", "baddbmm", "einsum", "mv", "linear"}
+PRODUCTS = {"matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "baddbmm", "einsum", "mv", "linear"}
 
 
 @dataclass(eq=False)

@@ -41,6 +41,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "mm": ("input", "weight"),
 }
 PAIRS = ("sum", "product")
+REBINDING = ("__iadd__", "__imul__", "__isub__", "__itruediv__")  # written in place, and given a name anew
 # what flow.py asks: functions that give the same tokens in another form, by their first argument
 FORMS = {
     *"view reshape flatten unflatten view_as reshape_as squeeze unsqueeze permute transpose transpose_".split(),
@@ -56,12 +57,13 @@ SHAPED_ALIKE = {
 # or by the one argument that has the shape of the result: something smaller is added to it, or multiplies it
 SCALED = {
     *"add add_ __add__ __radd__ __iadd__ sub sub_ __sub__ __isub__ subtract mul mul_ __mul__ __rmul__ __imul__".split(),
-    *"multiply div div_ __truediv__ __itruediv__ divide true_divide".split(),
+    *"multiply div div_ __truediv__ __itruediv__ divide true_divide __rsub__ where".split(),
 }
 # sums, with the places where the stream may stand
 JOINS: dict[str, tuple[int, ...]] = {
-    **dict.fromkeys(("add", "add_", "__add__", "__radd__", "__iadd__", "lerp"), (0, 1)),
-    **dict.fromkeys(("sub", "sub_", "__sub__", "__isub__", "addcmul", "addcmul_", "addmm", "baddbmm"), (0,)),
+    **dict.fromkeys(("add", "add_", "__add__", "__radd__", "__iadd__", "lerp", "lerp_"), (0, 1)),
+    **dict.fromkeys(("sub", "sub_", "__sub__", "__isub__", "subtract"), (0,)),
+    **dict.fromkeys(("addcmul", "addcmul_", "addmm", "baddbmm"), (0,)),
     "gru_cell": (1,),
 }
 ACTIVATIONS = {
@@ -95,7 +97,7 @@ class Operation:
     def in_place(self) -> bool:
         """Whether the result is written into the first argument."""
         name = self.name
-        written = name in ("__iadd__", "__imul__") or (name.endswith("_") and not name.endswith("__"))
+        written = name in REBINDING or (name.endswith("_") and not name.endswith("__"))
         return written or bool(self.kwargs.get("inplace"))
 
     def with_args(self, *args: Any) -> "Operation":

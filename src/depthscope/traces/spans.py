@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
@@ -66,7 +67,7 @@ def spans_of(flow: Flow, model: nn.Module, blocks: list[Ends]) -> list[Span]:
         name = block.paths[0] if block.paths else f"block_{i + 1}"
         if block.call is not None:
             call = block.call
-            remember(model.get_submodule(call.path), call.given.index(block.source), call.gave.index(block.result))
+            remember(model.get_submodule(call.path), _way(call.given, block.source), _way(call.gave, block.result))
             found.append(Span(name, call.path, call.path, len(block.attentions)))
             continue
         steps = tuple(step_of(flow, node) for node in reversed(forms_of(flow, block.result)[:-1]))
@@ -75,7 +76,7 @@ def spans_of(flow: Flow, model: nn.Module, blocks: list[Ends]) -> list[Span]:
         sums = sum(after[0] < node <= block.result for node in keys)
         entry = _entry(flow, model, block)
         if block.paths and entry and after[1]:
-            remember_parts(model.get_submodule(name), tuple(dict.fromkeys((entry, after[1]))))
+            _remember_parts(model, name, (entry, after[1]))
         found.append(Span(name, entry, None, len(block.attentions), ending, after[1], sums, block.joins))
     return found
 
@@ -93,7 +94,8 @@ def _last(flow: Flow, block: Ends) -> tuple[int, str]:
 
 def _entry(flow: Flow, model: nn.Module, block: Ends) -> str:
     """The first module that is given the tokens of a block, and ends in it; "" where there is none."""
-    calls = [c for c in flow.calls if c.first > block.source and c.last <= block.result and block.source in c.given]
+    calls = [c for c in flow.calls if c.first > block.source and c.last <= block.result]
+    calls = [c for c in calls if block.source in c.given.values()]
     readers = [(c.entered, c.path, c) for c in calls]
     norms = [
         (node.order, node.name.removeprefix("norm "), None)
@@ -104,5 +106,16 @@ def _entry(flow: Flow, model: nn.Module, block: Ends) -> str:
     if first is None:
         return ""
     if first[2] is not None:
-        remember(model.get_submodule(first[1]), first[2].given.index(block.source), None)
+        remember(model.get_submodule(first[1]), _way(first[2].given, block.source), None)
     return first[1]
+
+
+def _way(tensors: dict[Any, int | None], node: int) -> tuple:
+    return next(way for way, one in tensors.items() if one == node)
+
+
+def _remember_parts(model: nn.Module, block: str, parts: tuple[str, str]) -> None:
+    """Only where they are parts of the block: another model may hold it under another name."""
+    if all(part.startswith(block + ".") for part in parts):
+        inside = dict.fromkeys(part.removeprefix(block + ".") for part in parts)
+        remember_parts(model.get_submodule(block), tuple(inside))
