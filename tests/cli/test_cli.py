@@ -255,8 +255,7 @@ def test_forecast_of_a_model_and_of_sizes(tmp_path: Path) -> None:
 
 
 def test_forecast_says_what_it_cannot_follow() -> None:
-    result = invoke("forecast", "xlnet", *SMALL)
-    assert result.exit_code != 0 and "einsum" in str(result.exception)
+    assert invoke("forecast", "xlnet", *SMALL).exit_code == 0  # what has no law is followed by samples
     assert invoke("forecast", "--wiring", "pre_nrm").exit_code != 0
 
 

@@ -214,7 +214,7 @@ def _check(scan: Scan, causal: bool | None) -> bool:
         )
     if scan.without_dropout is not None:
         raise UsageError("forecast: a scan must be without dropout; this one was made in training mode. Call eval().")
-    if any("between blocks" in note for note in scan.notes):
+    if any("between block " in note for note in scan.notes):
         raise ForecastError(
             "forecast: blocks of a scan must follow each other; here something happens between them (a remedy at "
             "block_in, perhaps). Forecast the model by its weights, ds.forecast(model)."

@@ -14,6 +14,7 @@ from depthscope.interventions.compiled import eager_calls
 from depthscope.interventions.passes import Pass
 from depthscope.interventions.sites import Site
 from depthscope.traces.entry import Entry, run_model
+from depthscope.traces.operations import is_norm
 from depthscope.traces.slow_path import slow_path
 from depthscope.traces.spans import Span
 from depthscope.traces.survey import Surveyed, survey
@@ -125,10 +126,18 @@ class Handle:
                 "alone. A scan measures them; put their weights into modules to change them."
             )
         self._site = self.site(first.spans)
+        lost = sorted(path for path in self.entry.chosen() or () if self._is_lost(path, first.paths))
+        if lost:
+            raise HookError(self.unmet(lost))
         self._site.see(args, kwargs)
         self._survey = first  # last, so that a pass after a refusal is refused again
         for other in others:
             self.others.append(self.like(replace(self.entry, stream=other.name)))
+
+    def _is_lost(self, path: str, found: list[str]) -> bool:
+        """Whether a module that the user names is no block, nor a part of one, nor a norm between them."""
+        near = any(one == path or one.startswith(path + ".") or path.startswith(one + ".") for one in found)
+        return not near and not is_norm(self.model.get_submodule(path))
 
     @property
     def prepared(self) -> bool:
@@ -147,9 +156,12 @@ class Handle:
         """Along which axis the tokens lie."""
         return 1 if self._survey is None else self._survey.axis
 
-    def layout(self, block: str) -> Layout:
-        """Where the tensors of a block have their tokens."""
-        return Layout((1,), 2) if self._survey is None else self._survey.layouts[block]
+    def layout(self, block: str, axes: int) -> Layout:
+        """Where the tensors of a block have their tokens, of so many axes: with a batch or without."""
+        known = Layout((1,), 2) if self._survey is None else self._survey.layouts[block]
+        if {axes, known.channels + 1} <= {2, 3} and known.channels + 1 != axes:
+            return Layout((axes - 2,), axes - 1)
+        return known
 
     # one forward pass
 

@@ -9,8 +9,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from depthscope.traces.ends import step_of
-from depthscope.traces.flow import Flow, tensors_in
+from depthscope.traces.flow import Flow
 from depthscope.traces.followed import followed_modules
+from depthscope.traces.nests import tensors_in
 from depthscope.traces.operations import REBINDING, Operation, is_norm
 from depthscope.traces.spans import Ending, JoinKey, JoinKeys, Span
 from depthscope.traces.watcher import OuterNorms, Watched

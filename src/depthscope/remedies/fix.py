@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from depthscope.errors import MaskError, UnknownNameError, UsageError, said_by
+from depthscope.errors import BlocksNotFoundError, MaskError, UnknownNameError, UsageError, said_by
 from depthscope.interventions.handle import Handle
 from depthscope.interventions.memory import Memory, continues, most_remembered, name_in, tokens_in, without_segments
 from depthscope.interventions.pass_padding import Watching
@@ -23,6 +23,7 @@ from depthscope.remedies.sites import site_of
 from depthscope.remedies.value_remedy import ValueRemedy
 from depthscope.remedies.weight_remedy import WeightRemedy
 from depthscope.traces.attention import Hidden
+from depthscope.traces.blocks import none_found
 from depthscope.traces.entry import Entry, enter
 from depthscope.traces.inputs import named_arguments
 from depthscope.traces.spans import Span
@@ -163,7 +164,7 @@ class Fix(Handle):
     def fixed(self, block: str, tokens: Tensor) -> Tensor:
         self.fires(block)
         now = self._pass or Pass()
-        layout = self.layout(block)
+        layout = self.layout(block, tokens.ndim)
         X = layout.split(tokens)
         X = X if X.ndim > 2 else X.unsqueeze(0)  # one sequence without a batch
         mask, remedy = self._mask_of(X, now), self.copies[block]
@@ -241,6 +242,8 @@ def fix_(
         raise UnknownNameError(unknown("choice of causal", causal, CAUSAL))
     entry = enter(model, blocks=blocks, stream=stream)
     entry.chosen()  # a name that no module has is an error now
+    if next(entry.model.children(), None) is None:
+        raise BlocksNotFoundError(none_found(entry.model))
     if mask is not None and not (isinstance(mask, Tensor) or callable(mask)):
         raise MaskError(
             "mask must be a tensor (B, n), 1 for a token and 0 for padding, or a function of the model's arguments "

@@ -33,7 +33,7 @@ class Paddings:
         if self.given is not None:
             return _OnTrial(*self._tried) if self._tried is not None else Known(self._said(args, kwargs))
         named = self._named(args, kwargs)
-        if self.fix.group is not None or continues or self._silent or self.fix.at in WITHOUT_TOKENS:
+        if self._is_shared or continues or self._silent or self.fix.at in WITHOUT_TOKENS:
             return Known(named)
         look = partial(self._glance, args, kwargs, self.fix.axis)
         return (Glanced if self.fix.at in BEFORE_ATTENTION else Watching)(named, look)
@@ -43,7 +43,7 @@ class Paddings:
         if self.given is not None:
             return self._said(args, kwargs)
         named = self._named(args, kwargs)
-        if self.fix.group is not None:
+        if self._is_shared:
             return named
         seen = self._glance(args, kwargs, axis)
         found = seen.padding(named)
@@ -55,6 +55,11 @@ class Paddings:
         if note and note not in self.fix.notes:
             self.fix.notes.append(note)
         return found.mask
+
+    @property
+    def _is_shared(self) -> bool:
+        """Whether other processes hold a part of the tokens, or of the weights: a glance would leave them waiting."""
+        return self.fix.group is not None or any(hasattr(p, "device_mesh") for p in self.fix.model.parameters())
 
     @contextmanager
     def on_trial(self, mask: Tensor | None, row: int) -> Iterator[None]:

@@ -21,7 +21,8 @@ def gap_notes(found: Found, *, named: bool, remedied: bool) -> list[str]:
     gaps = [i for i in range(1, len(blocks)) if not _same(blocks[i - 1].result, blocks[i].source)]
     if not gaps:
         return []
-    if not (named or remedied) and any(block.attentions is None for block in blocks):
+    folded = any(blocks[i - 1].result.shape[0] != blocks[i].source.shape[0] for i in gaps)  # streams, in the batch
+    if not (named or remedied or folded) and any(block.attentions is None for block in blocks):
         raise BlocksNotFoundError(_not_a_chain(found, gaps[0]))
     resized = [i for i in gaps if _size(blocks[i - 1].result) != _size(blocks[i].source)]
     changed = [i for i in gaps if i not in resized]

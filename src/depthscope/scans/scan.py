@@ -159,6 +159,8 @@ class Settings:
         shapes = [log.flow.nodes[block.source].shape for stream in streams[:1] for block in stream.blocks]
         if not streams:
             shapes = [call.source.shape for call in log.calls if call.source and len(call.source.shape) == 3]
+        if streams and frames.assumed:
+            return 1  # windows: no attention works on whole sequences
         if frames.assumed or not frames or any(map(frames.is_ambiguous, shapes)):  # not these tokens were cut
             return None
         axes = {frames.axis_of(shape) for shape in shapes}

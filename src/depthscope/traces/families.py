@@ -189,6 +189,8 @@ def _rhythm(beats: list[bool]) -> tuple[int, int] | None:
 
 def _is_alone(flow: Flow, joined: Joined) -> bool:
     """Whether a branch is attention without a network: no activation on the way from attention to the sum."""
+    if not joined.attentions:
+        return False
     last = max(joined.attentions)
     return not any(flow.nodes[n].heavy for n in joined.inside if n > last and _comes_after(flow, n, last))
 

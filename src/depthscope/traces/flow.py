@@ -7,17 +7,16 @@ join of its own; the stream is the way from its root to the last join. Modules a
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
 from depthscope.traces.identity import Known
+from depthscope.traces.nests import tensors_in, ways_to_tensors
 from depthscope.traces.operations import ACTIVATIONS, FORMS, JOINS, SCALED, SHAPED_ALIKE, Operation
-
-DEEP = 4  # levels of lists and records that are looked into
 
 
 @dataclass(eq=False, slots=True)
@@ -290,35 +289,3 @@ class Given(NamedTuple):
 
     places: list[int | None]
     nodes: tuple[int, ...]
-
-
-def ways_to_tensors(values: tuple) -> dict[tuple, Tensor]:
-    """The tensors among some values by the way to each: places in lists, names in mappings and records."""
-    return {way: tensor for i, value in enumerate(values) for way, tensor in _ways(value, (i,))}
-
-
-def _ways(value: Any, way: tuple) -> Iterator[tuple[tuple, Tensor]]:
-    if isinstance(value, Tensor):
-        yield way, value
-    elif len(way) < DEEP + 2:
-        for name, part in _entries(value):
-            yield from _ways(part, (*way, name))
-
-
-def _entries(value: Any) -> Iterable[tuple[Any, Any]]:
-    if isinstance(value, tuple | list):
-        return enumerate(value)
-    if isinstance(value, Mapping):
-        return value.items()
-    if is_dataclass(value) and not isinstance(value, type):
-        return [(f.name, getattr(value, f.name, None)) for f in fields(value)]
-    return ()
-
-
-def tensors_in(values: Iterable[Any], deep: int = DEEP) -> Iterator[Tensor]:
-    """The tensors among some values, also inside lists, mappings and records."""
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif deep:
-            yield from tensors_in((part for _, part in _entries(value)), deep - 1)

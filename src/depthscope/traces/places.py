@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from depthscope.errors import HookError
-from depthscope.traces.flow import tensors_in, ways_to_tensors
+from depthscope.traces.nests import tensors_in, ways_to_tensors
 from depthscope.traces.tokens import first_tokens, tokens_out
 
 Key = tuple[Any, ...]  # the way to a tensor: its argument, by place or name, and so on inside

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from depthscope.traces.after_blocks import AfterBlocks
 from depthscope.traces.attention import AttentionSeen, drops, without_dropout
-from depthscope.traces.flow import Flow, Given, Sizes, tensors_in
+from depthscope.traces.flow import Flow, Given, Sizes
 from depthscope.traces.followed import followed_modules
 from depthscope.traces.lineage import Lineage
 from depthscope.traces.log import Add, Attention, Call, Log
+from depthscope.traces.nests import tensors_in
 from depthscope.traces.operations import PAIRS, Operation, is_norm, is_scalar
 from depthscope.traces.patterns import SHOWN, Patterns
 from depthscope.traces.placing import is_over_memory, placed
@@ -70,7 +71,7 @@ class Recorder:
                 self._norm_paths[module] = path
                 yield self._norms.watched(module)
             elif path in followed or (path in self.candidates and not _is_list(module)):
-                yield Watched(module, self._before(path), self._after(path))
+                yield Watched(module, self.before(path), self.after(path))
             yield from self._head.watched(path, module, inside=path.startswith(blocks))
 
     def closed(self, failed: bool) -> None:
@@ -96,7 +97,7 @@ class Recorder:
 
     # modules
 
-    def _before(self, path: str) -> Callable[..., None]:
+    def before(self, path: str) -> Callable[..., None]:
         candidate = path in self.candidates
 
         def hook(module: nn.Module, args: tuple, kwargs: dict) -> None:
@@ -113,7 +114,7 @@ class Recorder:
 
         return hook
 
-    def _after(self, path: str) -> Callable[..., None]:
+    def after(self, path: str) -> Callable[..., None]:
         candidate = path in self.candidates
 
         def hook(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:

@@ -48,15 +48,22 @@ def streams_of(flow: Flow, model: nn.Module, chosen: set[str] | None) -> list[St
     chosen: paths that the user names; joins that belong to none of them are of no interest. None is found where modules
     that attend, of the same names as the blocks, were not followed: there blocks are modules.
     """
-    found = []
+    found: dict[tuple, tuple[int, bool, list[Ends]]] = {}  # by the modules of the blocks
     for tower in towers(flow, lines_of(flow)):
         joins = [joined for line in tower for joined in line.joins]
         blocks = ends_of(flow, groups_of(flow, model, joins, chosen))
         if blocks and len(flow.nodes[blocks[0].source].shape) > 1:
-            found.append((any(joined.mixes for joined in joins), blocks))
-    mixing = [blocks for mixes, blocks in found if mixes]
+            read = sum(any(flow.nodes[n].state == joined.join.before for n in joined.reads) for joined in joins)
+            key = tuple(block.paths or (block.source,) for block in blocks)
+            if read > found.get(key, (-1,))[0]:  # of two streams in the same blocks, the one that branches read
+                found[key] = read, any(joined.mixes for joined in joins), blocks
+    mixing = [blocks for _, mixes, blocks in found.values() if mixes]
     mixing = [blocks for blocks in mixing if _has_tokens(flow, blocks)] or mixing
-    deep = [blocks for blocks in mixing if len(blocks) > 1] or mixing or sorted((b for _, b in found), key=len)[-1:]
+    deep = (
+        [blocks for blocks in mixing if len(blocks) > 1]
+        or mixing
+        or sorted((b for *_, b in found.values()), key=len)[-1:]
+    )
     ranked = sorted(deep, key=lambda blocks: -len(blocks))
     if ranked and (_are_pieces(ranked) or (chosen is None and _are_missing(flow, ranked))):
         return []

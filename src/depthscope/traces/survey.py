@@ -151,7 +151,9 @@ def _pass(model: nn.Module, chosen: set[str] | None, args: tuple, kwargs: dict) 
         if "torch._dynamo" in sys.modules:  # loaded by whoever compiles, and slow to load
             quiet.enter_context(torch.compiler.set_stance("force_eager"))
         args, kwargs = fresh(args, kwargs)
-        model(*args, **kwargs)
+        # the forward function itself: hooks of the model around it are running already, or nobody's business
+        seen.before("")(model, args, kwargs)
+        seen.after("")(model, args, kwargs, model.forward(*args, **kwargs))
     return seen.log, streams_of(seen.log.flow, model, chosen)
 
 

@@ -155,7 +155,7 @@ class _Looker:
         if found is None or first is None or found.ndim != first.ndim or found.shape[axis] != self.square:
             return
         batch = 1 if axis == 0 else 0
-        if row is not None and found.shape[batch] == first.shape[batch]:
+        if row is not None and found.ndim > 2 and found.shape[batch] == first.shape[batch]:
             found = found.narrow(batch, row, 1)
         self.states.append(("stream", found.detach().movedim(axis, 0).clone()))
 
@@ -197,7 +197,7 @@ class _Looker:
         """What attention over the whole sequence gives, (..., n, d_h)."""
         first, row = self.trial.tokens, self.trial.row
         if isinstance(result, Tensor) and result.ndim >= 3 and result.shape[-2] == self.square and first is not None:
-            found, batch = result.detach(), first.shape[1 if self.trial.axis == 0 else 0]
+            found, batch = result.detach(), 1 if first.ndim == 2 else first.shape[1 if self.trial.axis == 0 else 0]
             if row is not None and found.shape[0] % batch == 0:
                 found = found.unflatten(0, (batch, -1))[row]
             self.states.append(("attention", found.movedim(-2, 0).clone()))

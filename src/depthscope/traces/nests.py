@@ -1,0 +1,41 @@
+"""Tensors inside lists, mappings and records: what modules take and give."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from torch import Tensor
+
+DEEP = 4  # levels that are looked into
+
+
+def ways_to_tensors(values: tuple) -> dict[tuple, Tensor]:
+    """The tensors among some values by the way to each: places in lists, names in mappings and records."""
+    return {way: tensor for i, value in enumerate(values) for way, tensor in _ways(value, (i,))}
+
+
+def _ways(value: Any, way: tuple) -> Iterator[tuple[tuple, Tensor]]:
+    if isinstance(value, Tensor):
+        yield way, value
+    elif len(way) < DEEP + 2:
+        for name, part in _entries(value):
+            yield from _ways(part, (*way, name))
+
+
+def _entries(value: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(value, tuple | list):
+        return enumerate(value)
+    if isinstance(value, Mapping):
+        return value.items()
+    if is_dataclass(value) and not isinstance(value, type):
+        return [(f.name, getattr(value, f.name, None)) for f in fields(value)]
+    return ()
+
+
+def tensors_in(values: Iterable[Any], deep: int = DEEP) -> Iterator[Tensor]:
+    """The tensors among some values, also inside lists, mappings and records."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif deep:
+            yield from tensors_in((part for _, part in _entries(value)), deep - 1)
