@@ -207,7 +207,7 @@ class _Looker:
 def changed_tokens(tokens: Tensor, axis: int, changed: Sequence[int]) -> Tensor:
     """The same with one random vector, of the size that tokens have, in the place of those at `changed`."""
     draw = torch.Generator().manual_seed(18)
-    vector = torch.randn(tokens.shape[-1], generator=draw, dtype=torch.float64)
+    vector = torch.randn(tokens.movedim(axis, 0).shape[-1], generator=draw, dtype=torch.float64)
     size = tokens.double().square().mean().sqrt()
     size = torch.where(size > 0, size, torch.ones_like(size))
     new = tokens.clone()
