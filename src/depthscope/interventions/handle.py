@@ -163,6 +163,15 @@ class Handle:
             return Layout((axes - 2,), axes - 1)
         return known
 
+    def check_width(self, block: str, width: int) -> None:
+        """Refuse to act on a tensor that is not what the survey saw at the end of a block."""
+        known = width if self._survey is None else self._survey.widths.get(block, width)
+        if width != known:
+            raise HookError(
+                f"the tokens of {block} must have {known} channels, as in the survey; got {width} along that axis. The "
+                f"model turns them at {self.at!r}. Use another site, or blocks= with modules that are called."
+            )
+
     # one forward pass
 
     def _start(self, model: nn.Module, args: tuple, kwargs: dict) -> None:

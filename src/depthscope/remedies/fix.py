@@ -165,6 +165,8 @@ class Fix(Handle):
         self.fires(block)
         now = self._pass or Pass()
         layout = self.layout(block, tokens.ndim)
+        if self.at == "block_out":
+            self.check_width(block, tokens.shape[layout.channels])
         X = layout.split(tokens)
         X = X if X.ndim > 2 else X.unsqueeze(0)  # one sequence without a batch
         mask, remedy = self._mask_of(X, now), self.copies[block]

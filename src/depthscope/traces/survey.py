@@ -5,7 +5,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -37,6 +37,7 @@ class Surveyed:
     spans: list[Span]
     layouts: dict[str, Layout]  # by block
     paths: list[str]  # of all modules that its blocks are made of
+    widths: dict[str, int] = field(default_factory=dict)  # channels, by block
 
     @property
     def axis(self) -> int:
@@ -63,7 +64,9 @@ class Survey:
     def joined(self) -> Surveyed:
         """All streams as one."""
         layouts = {block: layout for one in self.streams for block, layout in one.layouts.items()}
-        return Surveyed(self.streams[0].name, self.spans, layouts, [path for one in self.streams for path in one.paths])
+        widths = {block: width for one in self.streams for block, width in one.widths.items()}
+        paths = [path for one in self.streams for path in one.paths]
+        return Surveyed(self.streams[0].name, self.spans, layouts, paths, widths)
 
     def only(self, name: str | None) -> "Survey":
         """The stream of this name alone; all of them where it is None."""
@@ -94,7 +97,10 @@ def _surveyed(flow: Flow, model: nn.Module, stream: Stream, frames: Frames) -> S
         layout = frames.layout_of(flow.nodes[block.result].shape)
         assert layout is not None  # frames_of guesses where attention does not tell
         layouts[span.block] = layout
-    return Surveyed(stream.name, spans, layouts, [path for block in stream.blocks for path in block.paths])
+    shapes = [flow.nodes[block.result].shape for block in stream.blocks]
+    widths = {span.block: s[layouts[span.block].channels] for span, s in zip(spans, shapes, strict=True)}
+    paths = [path for block in stream.blocks for path in block.paths]
+    return Surveyed(stream.name, spans, layouts, paths, widths)
 
 
 def _by_modules(log: Log, model: nn.Module, *, named: bool) -> Survey:
