@@ -41,7 +41,7 @@ def groups_of(flow: Flow, model: nn.Module, joins: list[Joined], chosen: set[str
     belongs = _members(flow, model, joins, chosen)
     families = [family for family in belongs if _partitions(joins, belongs[family], chosen is not None)]
     grouped = {family: _grouped(joins, belongs[family]) for family in families}
-    fitting = [family for family in families if all(_runs(group) <= 1 for group in grouped[family])]
+    fitting = [family for family in families if all(runs_in(group) <= 1 for group in grouped[family])]
     fitting = [family for family in fitting if not any(_is_finer(flow, grouped[f], grouped[family]) for f in fitting)]
     ranked = sorted(
         fitting or families, key=lambda name: (len(grouped[name]) < 2, name.count("."), -len(grouped[name]))
@@ -123,7 +123,7 @@ def _grouped(joins: list[Joined], belongs: dict[int, set[Member]]) -> list[Group
     found = []
     for member, run in groupby(pairs, key=lambda pair: pair[0]):
         group = Group([member], [joined for _, joined in run])
-        found += _cut_into_runs(group) if member[1] == -1 else [group]
+        found += _cut_intoruns_in(group) if member[1] == -1 else [group]
     return found
 
 
@@ -134,12 +134,12 @@ def _is_finer(flow: Flow, groups: list[Group], others: list[Group]) -> bool:
     return silent and len(groups) > len(others) and (len(sizes) > 1 or all(len(group.joins) > 1 for group in groups))
 
 
-def _runs(group: Group) -> int:
+def runs_in(group: Group) -> int:
     """How often attention begins again in a block, after something else: more than once, and it is several blocks."""
     return sum(1 for mixes, _ in groupby(group.joins, key=lambda joined: joined.mixes) if mixes)
 
 
-def _cut_into_runs(group: Group) -> list[Group]:
+def _cut_intoruns_in(group: Group) -> list[Group]:
     """An entry of a list that is walked several times without being called is a block each time."""
     return [Group(group.members, part) for part in _from_attention(group.joins)]
 

@@ -43,7 +43,7 @@ def lines_of(flow: Flow) -> list[Line]:
     A line that attends several times is a stream of its own, even where it ends in a branch of another (an encoder that
     a decoder looks at, a second tower), and that branch begins where the line ends.
     """
-    ways = [way for tree in flow.trees for way in _ways(tree)]
+    ways = [way for tree in flow.trees for way in _ways(flow, tree)]
     lines = [_line(flow, way, set()) for way in ways]
     deep = [line for line in lines if sum(joined.mixes for joined in line.joins) > 1]
     streams = set().union(*(line.states for line in deep))
@@ -54,7 +54,7 @@ def lines_of(flow: Flow) -> list[Line]:
     return sorted(outer, key=lambda line: line.joins[0].node)
 
 
-def _ways(tree: Tree) -> list[list[JoinNode]]:
+def _ways(flow: Flow, tree: Tree) -> list[list[JoinNode]]:
     """The joins of a tree as ways: the longest from the root, then what is left, each from where it leaves another."""
     left = dict(tree.joins)
     found = []
@@ -65,16 +65,39 @@ def _ways(tree: Tree) -> list[list[JoinNode]]:
         last = max(left, key=lambda node: (length[node], node))
         way: list[JoinNode] = []
         while last in left:
-            way.append(left.pop(last))
+            way.append(left[last])
             last = way[-1].before
-        found.append(way[::-1])
+        way = _around_bottleneck(flow, way[::-1], left)
+        for join in way:
+            del left[join.node]
+        found.append(way)
     return found
+
+
+def _around_bottleneck(flow: Flow, way: list[JoinNode], left: dict[int, JoinNode]) -> list[JoinNode]:
+    """A way that ends in the narrow stream of a bottleneck goes round it: x + up(inner(down(x))), as in MobileBERT.
+
+    The narrow stream may have more joins than the sum around it, which only the last block could show: in the others
+    the way goes on from that sum.
+    """
+    for i, join in enumerate(way):
+        if join.projected:
+            rounds = (j for j in left.values() if j.before == join.before and not j.projected and j.node > way[-1].node)
+            outer = next((j for j in rounds if any(way[-1].node in flow.above(n, join.node) for n in j.branch)), None)
+            if outer is not None:
+                return [*way[:i], outer]
+    return way
 
 
 def _line(flow: Flow, way: list[JoinNode], streams: set[int]) -> Line:
     """streams: states of all lines that are streams of their own."""
     states = {way[0].before, *(join.node for join in way)}
     joins = [_region(flow, join, states, states | streams) for join in way]
+    taken: set[int] = set()
+    for joined in joins:  # what several branches read, as the values of the first block, belongs to the first of them
+        joined.inside -= taken
+        joined.attentions = sorted(joined.inside & flow.attentions.keys())
+        taken |= joined.inside
     attends = any(joined.attentions for joined in joins)
     for joined in joins:
         joined.mixes = bool(joined.attentions) if attends else any(_mixes(flow, node) for node in joined.inside)
@@ -106,7 +129,7 @@ def _region(flow: Flow, join: JoinNode, states: set[int], stops: set[int]) -> Jo
             waiting += new
     since = min((flow.nodes[n].state for n in reads), default=join.before)
     inside = {n for n in inside if n > since}  # what is older is shared, as the positions that T5's first block makes
-    return Joined(join, inside, reads, sorted(inside & flow.attentions.keys()), False)
+    return Joined(join, inside, reads, [], False)
 
 
 def towers(flow: Flow, lines: list[Line]) -> list[list[Line]]:

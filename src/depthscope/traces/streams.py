@@ -1,7 +1,7 @@
 """The streams of a model: each with its name and its blocks, found by what is added to what."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -10,9 +10,9 @@ from torch import nn
 from depthscope.errors import UnknownNameError
 from depthscope.registry import unknown
 from depthscope.traces.ends import Ends, ends_of
-from depthscope.traces.families import groups_of, template
+from depthscope.traces.families import Group, groups_of, runs_in, template
 from depthscope.traces.flow import Flow
-from depthscope.traces.lines import lines_of, towers
+from depthscope.traces.lines import Joined, lines_of, towers
 from depthscope.traces.token_axis import Frames, batch_of
 from depthscope.traces.tokens import Layout
 
@@ -49,9 +49,8 @@ def streams_of(flow: Flow, model: nn.Module, chosen: set[str] | None) -> list[St
     that attend, of the same names as the blocks, were not followed: there blocks are modules.
     """
     found: dict[tuple, tuple[int, bool, list[Ends]]] = {}  # by the modules of the blocks
-    for tower in towers(flow, lines_of(flow)):
-        joins = [joined for line in tower for joined in line.joins]
-        blocks = ends_of(flow, groups_of(flow, model, joins, chosen))
+    for joins, groups in _grouped(flow, model, chosen):
+        blocks = ends_of(flow, groups)
         if blocks and len(flow.nodes[blocks[0].source].shape) > 1:
             read = sum(any(flow.nodes[n].state == joined.join.before for n in joined.reads) for joined in joins)
             key = tuple(block.paths or (block.source,) for block in blocks)
@@ -68,6 +67,21 @@ def streams_of(flow: Flow, model: nn.Module, chosen: set[str] | None) -> list[St
     if ranked and (_are_pieces(ranked) or (chosen is None and _are_missing(flow, ranked))):
         return []
     return [Stream(name, blocks) for name, blocks in zip(_names(ranked), ranked, strict=True)]
+
+
+def _grouped(flow: Flow, model: nn.Module, chosen: set[str] | None) -> Iterator[tuple[list[Joined], list[Group]]]:
+    """The joins of each stream and how they fall into blocks.
+
+    Stages of which no family of modules makes the blocks (CANINE: characters, then what they are merged into) are
+    streams of their own.
+    """
+    for tower in towers(flow, lines_of(flow)):
+        joins = [joined for line in tower for joined in line.joins]
+        groups = groups_of(flow, model, joins, chosen)
+        if len(tower) > 1 and chosen is None and any(runs_in(group) > 1 for group in groups):
+            yield from ((line.joins, groups_of(flow, model, line.joins, chosen)) for line in tower)
+        else:
+            yield joins, groups
 
 
 def _are_pieces(streams: list[list[Ends]]) -> bool:
