@@ -14,6 +14,7 @@ from depthscope.forecasts.record import Forecast
 from depthscope.forecasts.sureness import TRAINED, band_by_variance, beyond_range, neglected, warned_of_training
 from depthscope.forecasts.trained import sign_of_training
 from depthscope.laws.boundaries import by_modules, by_spans
+from depthscope.laws.following import StreamInDoubtError
 from depthscope.laws.sampled_steps import DRAWS
 from depthscope.laws.through_model import BlocksNotCalledError, Followed, laws_by_block
 from depthscope.models.random_inputs import random_inputs
@@ -57,8 +58,8 @@ def _followed(entry: Entry, batch: Batch) -> tuple[Followed, list[str]]:
     if names is not None:
         try:
             return laws_by_block(entry.model, by_modules(names), None, batch.args, batch.kwargs), names
-        except BlocksNotCalledError:
-            pass  # modules that hold the parts of a block, and are never called: a pass shows what is
+        except (BlocksNotCalledError, StreamInDoubtError):
+            pass  # parts of a block that is never called, several tensors handed on: a pass shows what is the stream
     stream = entry.survey(batch).streams[0]
     paths = list(dict.fromkeys(span.block for span in stream.spans))
     return laws_by_block(entry.model, by_spans(stream.spans), entry.chosen(), batch.args, batch.kwargs), paths

@@ -11,7 +11,11 @@ from depthscope.laws.layout import has_channels_first
 from depthscope.laws.nests import leaves, mapped
 from depthscope.laws.sampled_steps import SampledSteps
 from depthscope.laws.tensor import LawTensor, law_of
-from depthscope.traces.places import tokens_given
+from depthscope.traces.places import is_known, tokens_gave, tokens_given
+
+
+class StreamInDoubtError(ForecastError):
+    """A block hands on several tensors that may be its tokens, and no pass has told which."""
 
 
 class Following:
@@ -37,7 +41,7 @@ class Following:
         """Tokens become laws; a law begins anew with every block."""
         inside = tuple(leaves((given, named)))
         streams = list({id(v): v for v in inside if isinstance(v, LawTensor)}.values())
-        x = streams[0] if streams else tokens_given(block, given, named)
+        x = streams[0] if streams and not is_known(block) else tokens_given(block, given, named)
         if x is None:
             raise ForecastError("a block must take tokens (B, n, d); it has none. Pass blocks=.")
         self.form = x.shape
@@ -66,18 +70,32 @@ class Following:
 
         return mapped(swap, given), mapped(swap, named)
 
-    def leave(self, output: Any, sums: int) -> None:
+    def leave(self, block: nn.Module, output: Any, sums: int) -> None:
         """The module is over after which the block ends, or ends after so many sums."""
-        laws = [part for part in leaves(output) if isinstance(part, LawTensor) and part.ndim >= 3]
-        if not laws:
-            raise ForecastError(f"a block must return its tokens, alone or in a nest; got {type(output).__name__}.")
-        law = law_of(next((part for part in laws if part.shape == self.form), laws[0]))
+        law = law_of(self._handed_on(block, output))
         self.running = 0
         if sums:
             self.last, self.missing = law, sums
         else:
             self.found.append(law)
         self.steps.open = not self.over
+
+    def _handed_on(self, block: nn.Module, output: Any) -> LawTensor:
+        """The stream among what a block gives: where a pass has told, else the one of the form that entered."""
+        laws = {id(part): part for part in leaves(output) if isinstance(part, LawTensor) and part.ndim >= 3}
+        if not laws:
+            raise ForecastError(f"a block must return its tokens, alone or in a nest; got {type(output).__name__}.")
+        if is_known(block) and self.form is not None:
+            known = tokens_gave(block, output, tuple(self.form))
+            if isinstance(known, LawTensor):
+                return known
+        elif len(laws) > 1:
+            shapes = ", ".join(str(tuple(part.shape)) for part in laws.values())
+            raise StreamInDoubtError(
+                f"a block must hand on one tensor that may be its tokens; {type(block).__name__} gives {shapes}. "
+                "Pass blocks=."
+            )
+        return next((part for part in laws.values() if part.shape == self.form), next(iter(laws.values())))
 
     def summed(self, result: LawTensor) -> None:
         if self.missing and result.shape == self.form:

@@ -1,6 +1,7 @@
 """Laws through the blocks of a model: token similarity by depth, without computing a block."""
 
 import itertools
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from depthscope.errors import DepthscopeError, ForecastError
 from depthscope.laws.boundaries import Boundary, Sums
-from depthscope.laws.following import Following
+from depthscope.laws.following import Following, StreamInDoubtError
 from depthscope.laws.law import Law
 from depthscope.laws.nests import leaves
 from depthscope.laws.sampled_steps import AxisNeededError, SampledSteps, sampled_where_needed
@@ -131,6 +132,8 @@ def _followed_through(subject: Subject, axis: int | None, *, remember: bool, tok
     with ExitStack() as stack:
         for quiet in (untouched(model), evaluated(model), torch.no_grad(), norms_followed(model)):
             stack.enter_context(quiet)
+        if "torch._dynamo" in sys.modules:  # a compiled block would compile what laws do
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
         ends = subject.modules([path for block in subject.blocks for path in (block.entry, block.exit)])
         stack.enter_context(sampled_where_needed(model, ends, steps))
         for module in subject.entries:
@@ -163,7 +166,7 @@ def _followed_through(subject: Subject, axis: int | None, *, remember: bool, tok
 
 
 def _leaving(following: Following, sums: int) -> Callable[..., None]:
-    return lambda module, given, output: following.leave(output, sums)
+    return lambda module, given, output: following.leave(module, output, sums)
 
 
 def _runs(subject: Subject) -> int:
@@ -186,7 +189,7 @@ def _runs(subject: Subject) -> int:
 def _unread(error: Exception, model: nn.Module) -> DepthscopeError:
     """What could not be read, the module it is in, and how to say it by hand."""
     if isinstance(error, DepthscopeError) and (
-        isinstance(error, OtherTokensError) or not isinstance(error, ForecastError)
+        isinstance(error, OtherTokensError | StreamInDoubtError) or not isinstance(error, ForecastError)
     ):
         return error
     where = _innermost(error, model)

@@ -63,20 +63,31 @@ def _around(flow: Flow, group: Group) -> ModuleCall | None:
 def _given(flow: Flow, call: ModuleCall | None, first: Joined) -> int | None:
     """The tensor given to a block that is the stream: a form of what its first join starts from.
 
-    Where something in the block hides that, the first one of its shape: a block never begins inside its module.
+    Where something in the block hides that, the first one of its shape: a block never begins inside its module. Where
+    other tokens join those of the stream inside of the block (memory in front of them), the one that has fewer or more.
     """
     given = [n for n in (call.given.values() if call else ()) if n is not None]
-    fits = [n for n in given if flow.nodes[n].state == first.join.before]
-    fits += [n for n in given if flow.nodes[n].shape == flow.nodes[first.node].shape]
+    before, shape = first.join.before, flow.nodes[first.node].shape
+    fits = [n for n in given if flow.nodes[n].state == before]
+    fits += [n for n in given if flow.nodes[n].shape == shape]
+    fits += [n for n in given if _differs_in_one(flow.nodes[n].shape, shape) and n in flow.above(before, n)]
     return fits[0] if fits else None
 
 
 def _gave(flow: Flow, call: ModuleCall | None, last: Joined) -> int | None:
     """The same of what a block hands on."""
     gave = [n for n in (call.gave.values() if call else ()) if n is not None]
+    shape = flow.nodes[last.node].shape
     fits = [n for n in gave if flow.nodes[n].state == last.node]
-    fits += [n for n in gave if flow.nodes[n].shape == flow.nodes[last.node].shape]
+    fits += [n for n in gave if flow.nodes[n].shape == shape]
+    fits += [n for n in gave if _differs_in_one(flow.nodes[n].shape, shape) and last.node in flow.above(n, last.node)]
     return fits[0] if fits else None
+
+
+def _differs_in_one(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether two shapes are those of more and of fewer tokens: one axis that is not the last is of another size."""
+    pairs = list(zip(shape, other, strict=False))
+    return len(shape) == len(other) and shape[-1] == other[-1] and sum(a != b for a, b in pairs) == 1
 
 
 def _fork(flow: Flow, first: Joined) -> int:

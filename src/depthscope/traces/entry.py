@@ -68,12 +68,13 @@ class Entry:
     def sure_names(self) -> list[str] | None:
         """The paths of the blocks where names alone leave no doubt: one family of modules, none inside another.
 
-        None where a pass must tell: lists that nobody calls, stages, several towers, blocks that the user names.
+        None where a pass must tell: lists that nobody calls, stages, several towers, entries of several kinds, blocks that
+        the user names.
         """
         families = {template(path) for path in candidates(self.model, None) | set(uncalled_lists(self.model))}
         if self.blocks is not None or self.stream is not None or len(families) != 1:
             return None
-        kinds = {type(self.model.get_submodule(path)) for path in candidates(self.model, None)}
+        kinds = {_kinds_in(self.model.get_submodule(path)) for path in candidates(self.model, None)}
         return self.names() if len(kinds) == 1 and not uncalled_lists(self.model) else None
 
     def survey(self, batch: Batch) -> Survey:
@@ -96,6 +97,11 @@ class Entry:
     def run(self, call: Callable[[], Any]) -> Any:
         """Run the model; what it raises by itself is told as the model's own failure."""
         return run_model(self.model, call)
+
+
+def _kinds_in(module: nn.Module) -> tuple[type, ...]:
+    """The classes of a module and its parts: Residual(attention) and Residual(network) are two kinds of modules."""
+    return tuple(type(part) for part in module.modules())
 
 
 def run_model(model: nn.Module, call: Callable[[], Any]) -> Any:

@@ -14,8 +14,10 @@ from torch import nn
 
 from depthscope.traces.flow import Flow
 from depthscope.traces.lines import Joined
+from depthscope.traces.operations import FORMS, SCALED
 
 _NUMBER = re.compile(r"\d+")
+IDLE = FORMS | SCALED | {"lerp", "lerp_", "stack", "sum"}  # functions that only put states together
 Member = tuple[str, int]  # the path, and the call where the module is called, else -1
 
 
@@ -39,7 +41,7 @@ def template(path: str) -> str:
 def groups_of(flow: Flow, model: nn.Module, joins: list[Joined], chosen: set[str] | None) -> list[Group]:
     """The blocks of a stream. chosen: paths that the user names; joins that belong to none of them are left out."""
     belongs = _members(flow, model, joins, chosen)
-    families = [family for family in belongs if _partitions(joins, belongs[family], chosen is not None)]
+    families = [family for family in belongs if _partitions(flow, joins, belongs[family], chosen is not None)]
     grouped = {family: _grouped(joins, belongs[family]) for family in families}
     fitting = [family for family in families if all(runs_in(group) <= 1 for group in grouped[family])]
     fitting = [family for family in fitting if not any(_is_finer(flow, grouped[f], grouped[family]) for f in fitting)]
@@ -106,7 +108,7 @@ def _family_of(model: nn.Module, path: str, calls: int, chosen: set[str] | None)
     return f"{above}.<{kind.__name__}>" if len(siblings) > 1 and own else None
 
 
-def _partitions(joins: list[Joined], belongs: dict[int, set[Member]], named: bool) -> bool:
+def _partitions(flow: Flow, joins: list[Joined], belongs: dict[int, set[Member]], named: bool) -> bool:
     """Whether each join has one member, but for joins before the first and after the last attention that has one."""
     if any(len(members) > 1 for members in belongs.values()):
         return False
@@ -114,7 +116,24 @@ def _partitions(joins: list[Joined], belongs: dict[int, set[Member]], named: boo
         return True
     mixing = [i for i, joined in enumerate(joins) if joined.mixes] or list(range(len(joins)))
     inside = range(mixing[0], mixing[-1] + 1)
-    return all(i in belongs or not joins[i].inside for i in inside)  # an old state that is added again is no block
+    strays = [i for i in inside if i not in belongs and _is_work(flow, joins[i])]
+    return not strays or _are_between(flow, joins, belongs, strays)
+
+
+def _is_work(flow: Flow, joined: Joined) -> bool:
+    """Whether a branch computes something: old states that are added again, or an average of them, are no block."""
+    return any(flow.nodes[n].name not in IDLE for n in joined.inside)
+
+
+def _are_between(flow: Flow, joins: list[Joined], belongs: dict[int, set[Member]], strays: list[int]) -> bool:
+    """Whether joins that belong to no member lie between blocks: a convolution after the first of twelve layers.
+
+    They mix no tokens by attention, they are few, and all other joins take place inside of a module that is called.
+    """
+    calls = {i: flow.calls[call] for i, members in belongs.items() for _, call in members if call >= 0}
+    around = all(i in calls and calls[i].first <= joins[i].node <= calls[i].last for i in belongs)
+    members = {member for members in belongs.values() for member in members}
+    return around and not any(joins[i].mixes for i in strays) and 2 * len(strays) < len(members) - 1
 
 
 def _grouped(joins: list[Joined], belongs: dict[int, set[Member]]) -> list[Group]:

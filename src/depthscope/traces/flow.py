@@ -52,9 +52,14 @@ class Tree:
 
     root: int
     joins: dict[int, JoinNode] = field(default_factory=dict)
+    lengths: dict[int, int] = field(default_factory=dict)  # joins from the root to each
 
     def holds(self, state: int) -> bool:
         return state == self.root or state in self.joins
+
+    def add(self, join: JoinNode) -> None:
+        self.joins[join.node] = join
+        self.lengths[join.node] = self.lengths.get(join.before, 0) + 1
 
 
 @dataclass(eq=False)
@@ -217,7 +222,18 @@ class Flow:
                 found.append((node, others))
         if op.role == "sum" and len(found) == 1:  # the other operand is smaller: a bias, or unknown
             return []
-        return sorted(found, key=lambda pair: -self.nodes[pair[0]].state)  # the later state is the stream
+        return self._latest_first(found)
+
+    def _latest_first(self, pairs: list[tuple[int, tuple[int, ...]]]) -> list[tuple[int, tuple[int, ...]]]:
+        """The later state is the stream; of two states in one tree the one after more joins.
+
+        An average of all states so far is made after the latest state, but from the older ones.
+        """
+        states = [self.nodes[skip].state for skip, _ in pairs]
+        tree = next((t for t in reversed(self.trees) if all(map(t.holds, states))), None) if len(pairs) > 1 else None
+        lengths = {} if tree is None else tree.lengths
+        ranks = [(lengths.get(state, 0), state) for state in states]
+        return [pair for _, pair in sorted(zip(ranks, pairs, strict=True), reverse=True)]
 
     def _joined(self, made: int, pairs: list[tuple[int, tuple[int, ...]]]) -> None:
         for skip, branch in pairs:
@@ -238,7 +254,8 @@ class Flow:
                     return
 
     def _add_join(self, tree: Tree, join: JoinNode) -> None:
-        tree.joins[join.node] = self.latest = join
+        tree.add(join)
+        self.latest = join
         node = self.nodes[join.node]
         node.skip, node.state, node.tree = None, join.node, self.trees.index(tree)
 

@@ -133,10 +133,10 @@ def _region(flow: Flow, join: JoinNode, states: set[int], stops: set[int]) -> Jo
 
 
 def towers(flow: Flow, lines: list[Line]) -> list[list[Line]]:
-    """Lines that follow each other, put together: each starts from nothing but the one before."""
+    """Lines that follow each other, put together: each starts from nothing but those before, and from the last one."""
     found: list[list[Line]] = []
     for line in lines:
-        before = next((tower for tower in reversed(found) if _continues(flow, line, tower[-1])), None)
+        before = next((tower for tower in reversed(found) if _continues(flow, line, tower)), None)
         if before is None:
             found.append([line])
         else:
@@ -144,9 +144,13 @@ def towers(flow: Flow, lines: list[Line]) -> list[list[Line]]:
     return found
 
 
-def _continues(flow: Flow, line: Line, before: Line) -> bool:
-    """Whether all that a line starts from, as far as it depends on the inputs, comes from the end of another."""
-    last = before.joins[-1].node
+def _continues(flow: Flow, line: Line, tower: list[Line]) -> bool:
+    """Whether all that a line starts from, as far as it depends on the inputs, comes from the end of a tower.
+
+    Earlier states of the tower may have a part in it, as where a network in the form of a U joins its two arms.
+    """
+    last = tower[-1].joins[-1].node
+    earlier = set().union(*(one.states for one in tower))
     waiting, seen = [line.joins[0].join.before], set()
     reached = False
     while waiting:
@@ -157,6 +161,8 @@ def _continues(flow: Flow, line: Line, before: Line) -> bool:
         seen.add(number)
         if node.state == last:
             reached = True
+        elif node.state in earlier:
+            continue
         elif not node.parents or number < last:
             return False
         else:

@@ -42,6 +42,11 @@ def called_parts(model: nn.Module, path: str) -> list[str]:
     return [part for name, _ in block.named_children() for part in called_parts(model, f"{path}.{name}")]
 
 
+def is_known(module: nn.Module) -> bool:
+    """Whether a pass has told which tensor of a module is the stream."""
+    return module in _given
+
+
 def tokens_given(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Tensor | None:
     """The stream among the arguments of a module; where nothing is known, the first tensor that may hold tokens."""
     found = _at(_given.get(module), ways_to_tensors((args, kwargs)))

@@ -91,12 +91,15 @@ def _are_pieces(streams: list[list[Ends]]) -> bool:
 
 
 def _are_missing(flow: Flow, streams: list[list[Ends]]) -> bool:
-    """Whether more modules that attend have the names of the first stream's blocks than there are blocks."""
+    """Whether a module with the name of the first stream's blocks attends, and none of it is in a block."""
     names = {template(path) for block in streams[0] for path in block.paths}
-    blocks = sum(bool({template(path) for path in block.paths} & names) for blocks in streams for block in blocks)
-    calls = [call for call in flow.calls if template(call.path) in names]
-    attending = sum(any(call.first <= node <= call.last for node in flow.attentions) for call in calls)
-    return attending > blocks
+    known = {node for blocks in streams for block in blocks for node in block.attentions}
+    inside = (
+        {node for node in flow.attentions if call.first <= node <= call.last}
+        for call in flow.calls
+        if template(call.path) in names
+    )
+    return any(nodes and not nodes & known for nodes in inside)
 
 
 def _has_tokens(flow: Flow, blocks: list[Ends]) -> bool:
