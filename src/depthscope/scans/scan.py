@@ -29,7 +29,7 @@ from depthscope.traces.log import Log
 from depthscope.traces.recorder import Recorder
 from depthscope.traces.spans import spans_of
 from depthscope.traces.steps import dissect, final_norm
-from depthscope.traces.streams import Stream, frames_of, stream_called, streams_of
+from depthscope.traces.streams import Stream, frames_of, of_several_tokens, stream_called, streams_of
 from depthscope.traces.token_axis import Frames, axis_of_shorter
 from depthscope.traces.untouched import untouched
 from depthscope.traces.watcher import Watcher
@@ -220,15 +220,16 @@ class Settings:
         streams = self._streams(model, log)
         if streams:
             seen, log.frames = log.frames, frames_of(log.flow, streams, frames)
+            streams = of_several_tokens(log.flow, streams, log.frames)
             found = [blocks_in(log, stream, recorder.states.by_node) for stream in streams]
             if None in found:
                 wanted = set().union(*(stream.nodes() for stream in streams))
                 recorder, gradients = self._recorded(model, batch, log.frames, wanted=wanted, **choices)
                 log = recorder.log
-                streams = self._streams(model, log)
+                streams = of_several_tokens(log.flow, self._streams(model, log), log.frames)
                 found = [blocks_in(log, stream, recorder.states.by_node) for stream in streams]
             if found and None not in found:
-                for stream in streams:
+                for stream in reversed(streams):  # where two run through the same modules, the first is remembered
                     spans_of(log.flow, model, stream.blocks)  # trials of the blocks must know where their tokens are
                 return log, found, gradients  # type: ignore[return-value]
             log.frames = seen

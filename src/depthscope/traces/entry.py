@@ -68,8 +68,8 @@ class Entry:
     def sure_names(self) -> list[str] | None:
         """The paths of the blocks where names alone leave no doubt: one family of modules, none inside another.
 
-        None where a pass must tell: lists that nobody calls, stages, several towers, entries of several kinds, blocks that
-        the user names.
+        None where a pass must tell: lists that nobody calls, stages, several towers, entries of several kinds, blocks
+        that the user names.
         """
         families = {template(path) for path in candidates(self.model, None) | set(uncalled_lists(self.model))}
         if self.blocks is not None or self.stream is not None or len(families) != 1:

@@ -41,12 +41,18 @@ def template(path: str) -> str:
 def groups_of(flow: Flow, model: nn.Module, joins: list[Joined], chosen: set[str] | None) -> list[Group]:
     """The blocks of a stream. chosen: paths that the user names; joins that belong to none of them are left out."""
     belongs = _members(flow, model, joins, chosen)
+    if chosen is not None:
+        found = groups_of(flow, model, joins, None)
+        named = {path for members in belongs["chosen"].values() for path, _ in members}
+        if len(found) > 1 and {path for group in found for path in group.paths} == named:
+            return found  # what the finder itself would say, as in scan.blocks
     families = [family for family in belongs if _partitions(flow, joins, belongs[family], chosen is not None)]
     grouped = {family: _grouped(joins, belongs[family]) for family in families}
     fitting = [family for family in families if all(runs_in(group) <= 1 for group in grouped[family])]
     fitting = [family for family in fitting if not any(_is_finer(flow, grouped[f], grouped[family]) for f in fitting)]
+    runs = {family: max(map(_runs, grouped[family]), default=0) for family in families}
     ranked = sorted(
-        fitting or families, key=lambda name: (len(grouped[name]) < 2, name.count("."), -len(grouped[name]))
+        fitting or families, key=lambda name: (len(grouped[name]) < 2, runs[name], name.count("."), -len(grouped[name]))
     )
     best = grouped[ranked[0]] if ranked else []
     if len(best) > 1 or chosen is not None:
@@ -62,8 +68,7 @@ def _members(
     found: dict[str, dict[int, set[Member]]] = defaultdict(lambda: defaultdict(set))
     calls_of: dict[int, set[int]] = {}
     for index, joined in enumerate(joins):
-        nodes = (joined.node, *joined.inside)
-        calls = {flow.nodes[node].call for node in nodes} - {-1}
+        calls = {flow.nodes[node].call for node in (joined.node, *_own(flow, joined))} - {-1}
         calls_of[index] = {above for call in calls for above in flow.above_call(call)}
     counts: dict[str, int] = defaultdict(int)
     for call in set().union(*calls_of.values()) if calls_of else ():
@@ -79,6 +84,12 @@ def _members(
                 if family is not None:
                     found[family][index].add(place)
     return found
+
+
+def _own(flow: Flow, joined: Joined) -> set[int]:
+    """The nodes of a branch that are newer than the latest state it reads: values of block 1 are not of block 5."""
+    since = max((flow.nodes[node].state for node in joined.reads), default=-1)
+    return {node for node in joined.inside if node > since} or joined.inside
 
 
 def _with_lists(names: set[str]) -> set[str]:
@@ -128,12 +139,14 @@ def _is_work(flow: Flow, joined: Joined) -> bool:
 def _are_between(flow: Flow, joins: list[Joined], belongs: dict[int, set[Member]], strays: list[int]) -> bool:
     """Whether joins that belong to no member lie between blocks: a convolution after the first of twelve layers.
 
-    They mix no tokens by attention, they are few, and all other joins take place inside of a module that is called.
+    They mix no tokens by attention and are not after every block, and all other joins, attention and networks, take
+    place inside of modules that are called.
     """
     calls = {i: flow.calls[call] for i, members in belongs.items() for _, call in members if call >= 0}
     around = all(i in calls and calls[i].first <= joins[i].node <= calls[i].last for i in belongs)
     members = {member for members in belongs.values() for member in members}
-    return around and not any(joins[i].mixes for i in strays) and 2 * len(strays) < len(members) - 1
+    whole = around and not all(joins[i].mixes for i in belongs)
+    return whole and not any(joins[i].mixes for i in strays) and len(strays) < len(members) - 1
 
 
 def _grouped(joins: list[Joined], belongs: dict[int, set[Member]]) -> list[Group]:

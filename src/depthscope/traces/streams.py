@@ -1,9 +1,11 @@
 """The streams of a model: each with its name and its blocks, found by what is added to what."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import NamedTuple
 
 from torch import nn
 
@@ -48,20 +50,19 @@ def streams_of(flow: Flow, model: nn.Module, chosen: set[str] | None) -> list[St
     chosen: paths that the user names; joins that belong to none of them are of no interest. None is found where modules
     that attend, of the same names as the blocks, were not followed: there blocks are modules.
     """
-    found: dict[tuple, tuple[int, bool, list[Ends]]] = {}  # by the modules of the blocks
+    found: dict[tuple, list[_Found]] = {}  # by the modules of the blocks
     for joins, groups in _grouped(flow, model, chosen):
         blocks = ends_of(flow, groups)
         if blocks and len(flow.nodes[blocks[0].source].shape) > 1:
             read = sum(any(flow.nodes[n].state == joined.join.before for n in joined.reads) for joined in joins)
             key = tuple(block.paths or (block.source,) for block in blocks)
-            if read > found.get(key, (-1,))[0]:  # of two streams in the same blocks, the one that branches read
-                found[key] = read, any(joined.mixes for joined in joins), blocks
-    mixing = [blocks for _, mixes, blocks in found.values() if mixes]
+            one = _Found(read, 2 * read > len(joins), any(joined.mixes for joined in joins), blocks)
+            found.setdefault(key, []).append(one)
+    kept = [one for same in found.values() for one in _of_the_same_blocks(same)]
+    mixing = [one.blocks for one in kept if one.mixes]
     mixing = [blocks for blocks in mixing if _has_tokens(flow, blocks)] or mixing
     deep = (
-        [blocks for blocks in mixing if len(blocks) > 1]
-        or mixing
-        or sorted((b for *_, b in found.values()), key=len)[-1:]
+        [blocks for blocks in mixing if len(blocks) > 1] or mixing or sorted((one.blocks for one in kept), key=len)[-1:]
     )
     ranked = sorted(deep, key=lambda blocks: -len(blocks))
     if ranked and (_are_pieces(ranked) or (chosen is None and _are_missing(flow, ranked))):
@@ -82,6 +83,27 @@ def _grouped(flow: Flow, model: nn.Module, chosen: set[str] | None) -> Iterator[
             yield from ((line.joins, groups_of(flow, model, line.joins, chosen)) for line in tower)
         else:
             yield joins, groups
+
+
+class _Found(NamedTuple):
+    """A stream: how many of its branches read it, whether most do, whether tokens are mixed, and its blocks."""
+
+    read: int
+    is_read: bool
+    mixes: bool
+    blocks: list[Ends]
+
+    @property
+    def attends(self) -> bool:
+        """Whether it is a stream beyond doubt: every block attends, and most branches read what they are added to."""
+        return self.is_read and all(block.attentions for block in self.blocks)
+
+
+def _of_the_same_blocks(streams: list[_Found]) -> list[_Found]:
+    """Of streams in the same blocks: all that attend in each (texts and images, each with weights of its own), the
+    one that branches read most in front; of others only that one."""
+    ranked = sorted(streams, key=lambda one: -one.read)
+    return [ranked[0], *(one for one in ranked[1:] if ranked[0].attends and one.attends)]
 
 
 def _are_pieces(streams: list[list[Ends]]) -> bool:
@@ -149,6 +171,17 @@ def frames_of(flow: Flow, streams: list[Stream], known: Frames) -> Frames:
             frames.images[shape] = _guessed(flow, shape, {flow.nodes[node].state for node in ends})
             frames.assumed = True
     return frames
+
+
+def of_several_tokens(flow: Flow, streams: list[Stream], frames: Frames) -> list[Stream]:
+    """The streams in which tokens can be alike: a class token that attends by itself, in blocks of its own, is none."""
+    return [stream for stream in streams if _tokens(flow, stream, frames) > 1] or streams
+
+
+def _tokens(flow: Flow, stream: Stream, frames: Frames) -> int:
+    shape = flow.nodes[stream.blocks[0].source].shape
+    layout = frames.layout_of(shape)
+    return 2 if layout is None else math.prod(shape[axis] for axis in layout.tokens)
 
 
 def _guessed(flow: Flow, shape: tuple[int, ...], states: set[int]) -> Layout:

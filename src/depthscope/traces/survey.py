@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from depthscope.errors import ForwardError, UsageError
+from depthscope.errors import ForwardError, HookError, UsageError
 from depthscope.traces.blocks import candidates, find_blocks
 from depthscope.traces.caches import is_cache
 from depthscope.traces.flow import Flow
@@ -19,7 +19,7 @@ from depthscope.traces.inputs import fresh
 from depthscope.traces.log import Log
 from depthscope.traces.recorder import Recorder
 from depthscope.traces.spans import Span, spans_of
-from depthscope.traces.streams import Stream, frames_of, stream_called, streams_of
+from depthscope.traces.streams import Stream, frames_of, of_several_tokens, stream_called, streams_of
 from depthscope.traces.token_axis import Frames, axis_of_shorter, first_size
 from depthscope.traces.tokens import Layout
 from depthscope.traces.untouched import untouched
@@ -83,11 +83,24 @@ def survey(model: nn.Module, chosen: set[str] | None, args: tuple, kwargs: dict[
     flow = log.flow
     if not streams:
         return _by_modules(log, model, named=chosen is not None)
+    _check_apart(streams)
     frames = frames_of(flow, streams, Frames())
     shapes = _shapes(flow, streams[0])
     if not frames.assumed and (frames.axis_of(shapes[0]) == 0 or any(map(frames.is_ambiguous, shapes))):
         frames = _settled(model, chosen, args, kwargs, flow, streams)
-    return Survey([_surveyed(flow, model, stream, frames) for stream in streams])
+    return Survey([_surveyed(flow, model, one, frames) for one in of_several_tokens(flow, streams, frames)])
+
+
+def _check_apart(streams: list[Stream]) -> None:
+    """A change is made at modules, so that each must be of one stream."""
+    owners: dict[str, str] = {}
+    for stream in streams:
+        for path in {path for block in stream.blocks for path in block.paths}:
+            if owners.setdefault(path, stream.name) != stream.name:
+                raise HookError(
+                    f"every block must be of one stream; {owners[path]} and {stream.name} both run through {path}. "
+                    "A scan measures both; to change one, put its blocks into modules of their own."
+                )
 
 
 def _surveyed(flow: Flow, model: nn.Module, stream: Stream, frames: Frames) -> Surveyed:

@@ -88,9 +88,7 @@ class NestedSequential(Written):
 
     def __init__(self, flat: bool = False) -> None:
         super().__init__()
-        parts = [
-            [Residual(Attention()), Residual(network()), Pass(self, i + 1)] for i in range(DEPTH)
-        ]
+        parts = [[Residual(Attention()), Residual(network()), Pass(self, i + 1)] for i in range(DEPTH)]
         self.body = (
             nn.Sequential(*(part for block in parts for part in block))
             if flat
