@@ -193,7 +193,7 @@ class SideBySide(Spelled):
 
 def similarity(X: Tensor) -> float:
     """|Pi_1 X|^2 / |X|^2, the mean over sequences."""
-    X = X.double()
+    X = X.detach().double()
     return float((X.mean(1).square().sum(-1) * X.shape[1] / X.square().sum((1, 2))).mean())
 
 
