@@ -50,7 +50,7 @@ def groups_of(flow: Flow, model: nn.Module, joins: list[Joined], chosen: set[str
     grouped = {family: _grouped(joins, belongs[family]) for family in families}
     fitting = [family for family in families if all(runs_in(group) <= 1 for group in grouped[family])]
     fitting = [family for family in fitting if not any(_is_finer(flow, grouped[f], grouped[family]) for f in fitting)]
-    runs = {family: max(map(_runs, grouped[family]), default=0) for family in families}
+    runs = {family: max(map(runs_in, grouped[family]), default=0) for family in families}
     ranked = sorted(
         fitting or families, key=lambda name: (len(grouped[name]) < 2, runs[name], name.count("."), -len(grouped[name]))
     )
