@@ -155,7 +155,7 @@ def _grouped(joins: list[Joined], belongs: dict[int, set[Member]]) -> list[Group
     found = []
     for member, run in groupby(pairs, key=lambda pair: pair[0]):
         group = Group([member], [joined for _, joined in run])
-        found += _cut_intoruns_in(group) if member[1] == -1 else [group]
+        found += _cut_into_runs(group) if member[1] == -1 else [group]
     return found
 
 
@@ -171,7 +171,7 @@ def runs_in(group: Group) -> int:
     return sum(1 for mixes, _ in groupby(group.joins, key=lambda joined: joined.mixes) if mixes)
 
 
-def _cut_intoruns_in(group: Group) -> list[Group]:
+def _cut_into_runs(group: Group) -> list[Group]:
     """An entry of a list that is walked several times without being called is a block each time."""
     return [Group(group.members, part) for part in _from_attention(group.joins)]
 
