@@ -19,7 +19,9 @@ from depthscope.training.submitit_jobs import SubmititJobs
 
 REACH = "10s"  # how long a scheduler of Dask has to answer
 QUEUED = 100  # jobs that are in the queue of Slurm at a time
-GRAMMAR = "local, dask:ADDRESS or slurm:OPTIONS, as dask:tcp://10.0.0.5:8786 or slurm:slurm_partition=cpu,timeout_min=60"
+GRAMMAR = (
+    "local, dask:ADDRESS or slurm:OPTIONS, as dask:tcp://10.0.0.5:8786 or slurm:slurm_partition=cpu,timeout_min=60"
+)
 _chosen: ContextVar[Any] = ContextVar("executor", default="local")
 
 

@@ -109,7 +109,7 @@ def do(job: Job, parent: int) -> Run:
         tell, task = _telling(steps, parent), load_task(job.task, **job.options)
         if job.fingerprint not in ("", task.fingerprint):
             raise UsageError(
-                f"{job.label}: the data must be those of the plan, {job.fingerprint}; here they are {task.fingerprint}. "
+                f"{job.label}: the data must be the plan's, {job.fingerprint}; here they are {task.fingerprint}. "
                 "Give all workers the same files."
             )
         run = train(job.build, task, job.recipe, folder=job.folder, progress=tell, lock=False)

@@ -1,4 +1,4 @@
-"""work: the jobs of a source through an executor, as many at once as it takes; what is in the folder is not done again."""
+"""work: the jobs of a source go through an executor; what the shared folder has already is not done again."""
 
 import os
 from collections.abc import Callable, Iterator
