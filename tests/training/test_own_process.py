@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from depthscope.errors import UsageError, WorkerLostError
@@ -23,7 +24,7 @@ from depthscope.training.run import Run
 from depthscope.training.tasks import task
 from depthscope.training.work import Moment, work
 
-BUILD, RECIPE = Build(depth=2, d=8, h=2, q=8), Recipe(epochs=12)
+BUILD, RECIPE = Build(depth=2, d=8, h=2, q=8), Recipe(epochs=60)
 
 
 def job_in(folder: Path, recipe: Recipe = RECIPE) -> Job:
@@ -32,9 +33,10 @@ def job_in(folder: Path, recipe: Recipe = RECIPE) -> Job:
 
 def process_of(job: Job) -> int:
     """The process that trains."""
-    listed = subprocess.check_output(["ps", "-eo", "pid,args"], text=True).splitlines()
-    (found,) = (line.split()[0] for line in listed if f"{job.folder}/job.json" in line)
-    return int(found)
+    (found,) = (
+        p.pid for p in psutil.process_iter(["cmdline"]) if f"{job.folder}/job.json" in (p.info["cmdline"] or ())
+    )
+    return found
 
 
 def test_a_job_whose_process_is_killed_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
@@ -103,7 +105,8 @@ def test_only_the_last_words_of_this_attempt_count(tmp_path: Path) -> None:
     (job.folder / "errors.txt").write_text("of the first attempt\n")
     begun = (job.folder / "errors.txt").stat().st_size
     assert own_process._last_words(job, begun, -9) == "killed by SIGKILL"
-    (job.folder / "errors.txt").open("a").write("one\ntwo\n\n")
+    with (job.folder / "errors.txt").open("a") as errors:
+        errors.write("one\ntwo\n\n")
     assert own_process._last_words(job, begun, 1) == "exit code 1: two"
 
 

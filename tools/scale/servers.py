@@ -34,9 +34,10 @@ def need(module: str, how: str) -> None:
 
 @contextmanager
 def started(command: list[str], log: Path, **options: Any) -> Iterator[Process]:
-    """A process that is asked to end with the with statement, and ended if it does not."""
+    """A process that is asked to end with the with statement, and ended with all that it started if it does not."""
+    options |= {"stdin": subprocess.DEVNULL, "start_new_session": True}
     with open(log, "ab") as file:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, **options)
+        process = subprocess.Popen(command, stdout=file, stderr=file, **options)
     try:
         yield process
     finally:
@@ -45,7 +46,7 @@ def started(command: list[str], log: Path, **options: Any) -> Iterator[Process]:
         try:
             process.wait(15)
         except subprocess.TimeoutExpired:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 

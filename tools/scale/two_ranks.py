@@ -23,9 +23,10 @@ def main(folder: Path) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     assert dist.get_world_size() == RANKS, f"{RANKS} processes must take part; {dist.get_world_size()} do"
-    data, build, recipe = load_task("digits"), Build(depth=4, d=16, h=2, q=16), Recipe(epochs=3, batch=64)
+    data, build, recipe = load_task("digits"), Build(depth=4, d=16, h=2, q=16), Recipe(epochs=6, batch=64)
     run = train(build, data, recipe, folder=folder, processes=RANKS)
     assert dist.get_world_size() == RANKS and run.status == "done", run.reason
+    assert run.history["loss"][-1] < run.history["loss"][0], "it must learn"
     dist.barrier()
     saved = checkpoint.latest(folder)
     assert saved is not None and saved.step == len(run.history["loss"])
