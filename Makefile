@@ -1,13 +1,14 @@
 # make demo: a deep Transformer before and after de-escalation, out/report.html and out/demo.png
 # make test: every check that CI runs
 # make coverage: scan, fix and forecast on many models and spellings, held to a truth of its own: docs/coverage.md
+# make scale: comparisons, a search and a training by Dask, PostgreSQL, torchrun, submitit, MPI; servers on loopback
 # All create .venv and install what they need.
 
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test coverage bench docs clean
+.PHONY: demo test coverage scale bench docs clean
 
 demo: .venv/demo
 	$(BIN)/depthscope scan classic --depth 24 --fix de_escalate --tau 1 --out out/report.html --out out/demo.png
@@ -20,6 +21,9 @@ test: .venv/test
 
 coverage: .venv/test
 	$(BIN)/python tools/coverage/run.py --table docs/coverage.md
+
+scale: .venv/scale
+	$(BIN)/python tools/scale/run.py
 
 bench: .venv/test
 	$(BIN)/python benchmarks/scan.py
@@ -43,6 +47,10 @@ docs: .venv/demo
 
 .venv/test: .venv/demo
 	$(PIP) --editable ".[hf,plot,train,dev]"
+	touch $@
+
+.venv/scale: .venv/test
+	$(PIP) --editable ".[scale]" psycopg2-binary
 	touch $@
 
 clean:

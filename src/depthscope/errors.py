@@ -68,6 +68,10 @@ class CheckpointError(DepthscopeError, RuntimeError):
     """A training checkpoint cannot be written, read, or does not belong to the run."""
 
 
+class WorkerLostError(DepthscopeError, RuntimeError):
+    """The process of a job was killed or stopped from outside: the job did not fail, and may be done again."""
+
+
 class MissingExtraError(DepthscopeError, ImportError):
     """An optional dependency is not installed."""
 

@@ -121,7 +121,7 @@ def test_processes_give_the_same_and_a_folder_keeps_them(tmp_path: Path, monkeyp
         dong_tasks._DONE.clear()
         there = trained({"sorting": TINY}, [0], side_by_side=True, folder=str(tmp_path))["sorting"][0]
         assert there.run.final == here.run.final
-        monkeypatch.setattr("depthscope.training.pool.Pool.start", lambda *_: pytest.fail("it ran again"))
+        monkeypatch.setattr("depthscope.training.own_process._trained", lambda *_: pytest.fail("it ran again"))
     dong_tasks._DONE.clear()
     for kept in tmp_path.glob("*/step_*/*"):
         kept.unlink()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,16 +23,16 @@ from depthscope.errors import RecordError, UnknownNameError, UsageError
 from depthscope.reports.show import picture, text
 from depthscope.training.arms import CAVEAT, arm
 from depthscope.training.build import Build
-from depthscope.training.compare import room
 from depthscope.training.comparison import Comparison
+from depthscope.training.executors import room
 from depthscope.training.job import Job, _telling, code, key
 from depthscope.training.lane import Lane, thinned
 from depthscope.training.plan import Listed
-from depthscope.training.pool import Pool, work
 from depthscope.training.recipe import Recipe
 from depthscope.training.run import Run
 from depthscope.training.scores import SCORES
 from depthscope.training.search import Search, _free_rank, at_the_edge, best, in_words, storage_of
+from depthscope.training.work import work
 from depthscope.training.workers import gone, worker
 from loops import over
 
@@ -58,7 +59,7 @@ def test_jobs_are_done_once_and_their_records_kept(
     assert trained["post_norm@3e-4"].runs[0].recipe.lr == 3e-4
     assert not [*folder.glob("*/step_*")]  # checkpoints are for runs on their way
     assert "there already" not in str(trained)
-    monkeypatch.setattr(Pool, "start", lambda *_: pytest.fail("it ran again"))
+    monkeypatch.setattr("depthscope.training.own_process._trained", lambda *_: pytest.fail("it ran again"))
     again = ds.compare("digits", ["post_norm"], seeds=1, folder=folder, processes=1, **TINY)
     assert again.to_dict() == trained.to_dict() | {"reused": 2} and "2 of 2 runs were there already." in str(again)
 
@@ -104,7 +105,8 @@ def test_a_job_that_dies_is_told_with_its_last_words_and_the_others_go_on(traine
     bad = Job("bad", folder / "bad", "digits", {"train": 0}, Build(), Recipe())
     source = Listed([bad, good])
     moments: list = []
-    work(source, 1, moments.append)
+    with ThreadPoolExecutor(1) as one:
+        work(source, one, folder, watch=moments.append)
     assert isinstance(source.outcomes[good], Run)
     assert "exit code 1" in source.outcomes[bad] and "train must be a whole number" in source.outcomes[bad]
     assert moments[-1].ended == moments[-1].total == 2 and moments[0].running[0][0] == "bad"
@@ -123,7 +125,8 @@ class Slow(Listed):
 def test_an_interrupt_ends_the_children(folder: Path) -> None:
     job = Job("long", folder / "long", "digits", {}, Build(depth=2), Recipe(epochs=10_000))
     with pytest.raises(KeyboardInterrupt):
-        work(Slow(job), 1)
+        with ThreadPoolExecutor(1) as one:
+            work(Slow(job), one, folder)
     words = str(folder / "long")
     listed = subprocess.check_output(["ps", "-eo", "pid,args"], text=True)
     assert words not in listed

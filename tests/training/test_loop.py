@@ -200,7 +200,8 @@ def test_two_trainers_never_share_a_folder(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="only one process may train there"):
             train(BUILD, tiny_task(), RECIPE, folder=tmp_path / "other")
         run = train(BUILD, tiny_task(), replace(RECIPE, epochs=1), folder=tmp_path / "other", lock=False)
-    assert run.status == "done" and lock_or_refuse(tmp_path).close() is None  # it was given back
+    with lock_or_refuse(tmp_path):  # it was given back
+        assert run.status == "done"
 
 
 def test_one_process_copies_no_gradients(monkeypatch: pytest.MonkeyPatch) -> None:

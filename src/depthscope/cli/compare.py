@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from depthscope.cli.options import Training
+from depthscope.cli.options import EXECUTOR, Training
 from depthscope.cli.output import Output
 from depthscope.cli.settings import parsed
 from depthscope.errors import UsageError
@@ -32,6 +32,7 @@ def command(
         bool, typer.Option(help="Add post_norm at a third of the rate; for text the literal form that leaks.")
     ] = True,
     processes: Annotated[int | None, typer.Option(help="Jobs side by side; else one for each core.")] = None,
+    executor: Annotated[str, typer.Option(help=EXECUTOR)] = "local",
     folder: Annotated[
         str | None, typer.Option(help="Runs are kept here and not done again. Else out/compare/TASK.")
     ] = None,
@@ -43,13 +44,14 @@ def command(
     """Train every arm with every seed under one budget and compare them. Exit code 1 when no run of an arm was done.
 
     Example: depthscope compare digits --depth 24 --out curves.png
-    The same command on several machines with a shared --folder shares the work.
+    The same command on several machines with a shared --folder shares the work; --executor sends it to a cluster.
     """
     from depthscope.training.compare import compare
 
     task, choices = learned.task, learned.said(data=learned.data) | checked(parsed(learned.settings))
     shared: dict[str, Any] = {
         "processes": processes,
+        "executor": executor,
         "folder": folder or str(Path("out", "compare", task)),
         "storage": storage,
     }

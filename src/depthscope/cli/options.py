@@ -10,6 +10,7 @@ import typer
 from depthscope.errors import UsageError
 
 HELP = "A preset (see: depthscope ls models), package.module:function, a local Hugging Face folder, or a hub id."
+EXECUTOR = "Who trains: local, dask:ADDRESS or slurm:OPTIONS (as submitit names them). All share the folder."
 Seed = Annotated[int, typer.Option(help="Seed of weights and inputs.")]
 
 

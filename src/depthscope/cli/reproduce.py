@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from depthscope.cli.options import EXECUTOR
 from depthscope.cli.output import Output
 from depthscope.cli.settings import parsed
 
@@ -19,6 +20,7 @@ def command(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Replace a setting, for example --set depth=40. May be repeated.")
     ] = None,
+    executor: Annotated[str, typer.Option(help=EXECUTOR)] = "local",
     as_json: Annotated[
         str | None, typer.Option("--json", help="Write all results to this file; - writes them to stdout, alone.")
     ] = None,
@@ -28,11 +30,13 @@ def command(
     Exit code 1 when a claim that was expected to hold fails. Example: depthscope reproduce yu2023 --smoke
     """
     from depthscope.experiments.run import check_out, plan
+    from depthscope.training.executors import using
 
     output = Output(as_json=as_json)
     planned = plan(name, smoke=smoke, **parsed(settings))
     check_out(out, [item for item, _ in planned], smoke=smoke)
-    done = run_all(planned, out, smoke)
+    with using(executor):
+        done = run_all(planned, out, smoke)
     output.show({one.name: one for one in done}, Claims(done, out))
     if len(done) < len(planned):
         raise typer.Exit(130)

@@ -22,14 +22,14 @@ from depthscope.models.tagger import Tagger
 from depthscope.training import checkpoint
 from depthscope.training.build import Build
 from depthscope.training.choices import sort_choices
-from depthscope.training.compare import room
+from depthscope.training.executors import opened
 from depthscope.training.job import Job, key
 from depthscope.training.loop import train
 from depthscope.training.plan import Listed
-from depthscope.training.pool import work
 from depthscope.training.recipe import Recipe
 from depthscope.training.run import Run
 from depthscope.training.tasks import task as load_task
+from depthscope.training.work import work
 
 SIZES: dict[str, dict[str, Any]] = {  # of the paper; batch, epochs and rate are ours, as the tasks have them by default
     "sorting": {"d": 48, "h": 2, "epochs": 24, "batch": 30, "lr": 1e-3, "train": 1000, "test": 200},
@@ -62,10 +62,10 @@ def trained(
     side_by_side: every run is a process of its own. folder: where runs are kept and go on, "" for a temporary one.
     """
     with tempfile.TemporaryDirectory() if not folder else nullcontext(folder) as place:
-        jobs = {name: _jobs(name, settings, seeds, Path(place)) for name, settings in wanted.items()}
+        jobs = {name: _jobs(name, settings, seeds, Path(place).resolve()) for name, settings in wanted.items()}
         missing = [job for own in jobs.values() for job in own if _name(job) not in _DONE]
         if missing and side_by_side:
-            _in_processes(missing)
+            _in_processes(missing, Path(place).resolve())
         elif missing:
             _here(missing)
         for job in missing:
@@ -87,9 +87,10 @@ def _name(job: Job) -> str:
     return key(job.build.to_dict(), job.recipe.to_dict(), job.task, job.options)
 
 
-def _in_processes(jobs: list[Job]) -> None:
+def _in_processes(jobs: list[Job], place: Path) -> None:
     source = Listed(jobs)
-    work(source, room(), lambda moment: tell(moment.ended, moment.total))
+    with opened(None, None, place) as crew:
+        work(source, crew.executor, place, watch=lambda moment: tell(moment.ended, moment.total))
     for job, outcome in source.outcomes.items():
         if isinstance(outcome, str):
             raise DepthscopeError(f"{job.label}: every run must come to an end; {outcome}.")

@@ -21,6 +21,7 @@ from depthscope.files import check_writable, whole_file
 from depthscope.records import Record, plain, read
 from depthscope.registry import unknown
 from depthscope.reports.show import need_matplotlib, new_figure, picture
+from depthscope.training.executors import using
 
 FORMAT = 1
 ROOT = Path(__file__).parent
@@ -133,17 +134,21 @@ def home(folder: str | Path, name: str, *, smoke: bool) -> Path:
     return Path(folder) / (name.partition("/")[0] + "_smoke" * smoke)
 
 
-def reproduce(name: str, *, smoke: bool = False, out: str | Path | None = None, **settings: Any) -> Any:
+def reproduce(
+    name: str, *, smoke: bool = False, out: str | Path | None = None, executor: Any = None, **settings: Any
+) -> Any:
     """Run an experiment ("yu2023/fig2"), all of a paper ("yu2023") or "all"; settings replace the paper's sizes.
 
     Gives a Reproduction, or a list of them for more than one. With out, figures and results.json are written there.
+    executor: who does the trainings that run side by side, as in compare().
     """
     planned = plan(name, smoke=smoke, **settings)
     if out is not None:
         check_out(out, [item for item, _ in planned], smoke=smoke)
     done = []
     for item, config in planned:
-        done.append(run_one(item, config, smoke=smoke))
+        with using(executor):
+            done.append(run_one(item, config, smoke=smoke))
         if out is not None:
             done[-1].save(out)
     return done[0] if [item for item, _ in planned] == [name] else done

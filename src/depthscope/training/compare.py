@@ -1,7 +1,6 @@
 """compare: arms x seeds under one budget, each a process of its own; the same weights and data order per seed."""
 
 import math
-import os
 import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -19,10 +18,11 @@ from depthscope.training.arms import with_caveat, with_literal
 from depthscope.training.build import Build
 from depthscope.training.choices import Sorted, sort_choices
 from depthscope.training.comparison import Comparison
+from depthscope.training.executors import opened
 from depthscope.training.plan import Plan
-from depthscope.training.pool import OnMoment
 from depthscope.training.recipe import SEEDS, Recipe
 from depthscope.training.tasks import task as load_task
+from depthscope.training.work import OnMoment
 
 ARMS = ("post_norm", "pre_norm", "de_escalate")
 LOGS = 8  # measurements by the monitor over a run, besides the last
@@ -38,6 +38,7 @@ def compare(
     search: int | None = None,
     caveat: bool = True,
     processes: int | None = None,
+    executor: Any = None,
     folder: str | Path | None = None,
     storage: str | None = None,
     watch: OnMoment | None = None,
@@ -53,6 +54,9 @@ def compare(
     it. Language models get a lane with de-escalation in the paper's literal form, which sees the future. caveat=False
     leaves both lanes out.
     processes: how many jobs run side by side (all cores; one where there is a GPU).
+    executor: who does the jobs: "local" (processes of this machine), "dask:ADDRESS", "slurm:OPTIONS", or any
+    concurrent.futures.Executor, as client.get_executor() of Dask or MPIPoolExecutor() of mpi4py, or one of submitit. A
+    job whose worker is lost is submitted again. All workers must share the folder.
     folder: the same folder again goes on where it was; machines that share it share the work. Without one, a temporary
     folder. storage: the URL of a database for the trials of the search, instead of a file in the folder.
     """
@@ -78,9 +82,11 @@ def compare(
     if "log_every" not in choices:
         recipe = replace(recipe, log_every=math.ceil(recipe.steps(len(data)) / LOGS))
     with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as place:
-        plan = Plan(Path(place), data, chosen.options, base, recipe, numbers, processes or room(), watch)
-        rates, trials, words = plan.search(lanes, search, storage) if search else ({}, {}, "")
-        result = plan.compare(lanes, rates, trials, words)
+        home = Path(place).resolve()  # the workers' own folder may be another
+        with opened(executor, processes, home) as crew:
+            plan = Plan(home, data, chosen.options, base, recipe, numbers, crew, watch)
+            rates, trials, words = plan.search(lanes, search, storage) if search else ({}, {}, "")
+            result = plan.compare(lanes, rates, trials, words)
         if folder is not None:
             result.save(Path(place) / RECORD)
     return result
@@ -106,12 +112,3 @@ def _numbers(seeds: int | Sequence[int]) -> list[int]:
             f"got {seeds!r}."
         )
     return numbers
-
-
-def room() -> int:
-    """Jobs that fit side by side: one for a core, but a GPU is not shared."""
-    if torch.accelerator.is_available():
-        return 1
-    if hasattr(os, "sched_getaffinity"):  # the cores that are ours; macOS cannot tell
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

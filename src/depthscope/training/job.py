@@ -13,24 +13,29 @@ from pathlib import Path
 from typing import Any
 
 import depthscope
-from depthscope.errors import RecordError
+from depthscope.errors import RecordError, UsageError
 from depthscope.files import whole_file
 from depthscope.training import checkpoint
 from depthscope.training.build import Build
+from depthscope.training.lock import lock
 from depthscope.training.loop import RECORD, train
 from depthscope.training.recipe import Recipe
 from depthscope.training.run import Run
 from depthscope.training.tasks import task as load_task
 
 FORMAT = "depthscope.job"
-VERSION = 2  # 1 did not say keep
+VERSION = 3  # 1 did not say keep, 2 no fingerprint
 CODE = ("models", "remedies", "training")  # folders of depthscope
 JOB, STEPS, ERRORS = "job.json", "steps.txt", "errors.txt"  # in the folder of a job: what to do, how far it is, why not
+STOPPED, BUSY = 3, 4  # exit codes: stopped on the way; another process is at it
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What to train and where. label: for people. options: of the task, plain data. keep: the weights at the end."""
+    """What to train and where. label: for people. options: of the task, plain data. keep: the weights at the end.
+
+    fingerprint: of the data that it was planned for; "" for any.
+    """
 
     label: str
     folder: Path
@@ -39,10 +44,11 @@ class Job:
     build: Build
     recipe: Recipe
     keep: bool = False
+    fingerprint: str = ""
 
     def write(self) -> Path:
         """The file that the process reads; returns its path."""
-        settings = {"task": self.task, "options": self.options, "keep": self.keep}
+        settings = {"task": self.task, "options": self.options, "keep": self.keep, "fingerprint": self.fingerprint}
         record = {"format": FORMAT, "version": VERSION, "label": self.label, **settings}
         record |= {"build": self.build.to_dict(), "recipe": self.recipe.to_dict()}
         path = self.folder / JOB
@@ -58,7 +64,8 @@ class Job:
             if (record["format"], record["version"]) != (FORMAT, VERSION):
                 raise ValueError(f"got {record['format']!r} {record['version']!r}")
             build, recipe = Build(**record["build"]), Recipe(**record["recipe"])
-            return cls(record["label"], path.parent, record["task"], record["options"], build, recipe, record["keep"])
+            task, rest = (record["task"], record["options"]), (record["keep"], record["fingerprint"])
+            return cls(record["label"], path.parent, *task, build, recipe, *rest)
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise RecordError(
                 f"{path}: must be a job of format {FORMAT!r}, version {VERSION}; {error}. "
@@ -93,13 +100,18 @@ def code() -> str:
 def do(job: Job, parent: int) -> Run:
     """Train, on one thread, and tell in STEPS how far it is. A run that was stopped goes on.
 
-    parent: the process that wants the result, and holds the lock of the folder for us.
+    parent: the process that started us; when it is gone, nobody reads the result. The lock of the folder is ours.
     """
     import torch
 
     torch.set_num_threads(1)
     with open(job.folder / STEPS, "w") as steps:
         tell, task = _telling(steps, parent), load_task(job.task, **job.options)
+        if job.fingerprint not in ("", task.fingerprint):
+            raise UsageError(
+                f"{job.label}: the data must be the plan's, {job.fingerprint}; here they are {task.fingerprint}. "
+                "Give all workers the same files."
+            )
         run = train(job.build, task, job.recipe, folder=job.folder, progress=tell, lock=False)
     if run.ended and not job.keep:  # a comparison is of numbers; the weights of all its runs would fill a disk
         for folder in checkpoint.folders(job.folder):
@@ -117,11 +129,16 @@ def _telling(steps: Any, parent: int) -> Callable[[int, int, float, float], None
 
 
 def main(path: str, parent: str) -> int:
-    """Exit code 0 when the run has ended, 3 when it was stopped on the way."""
-    run = do(Job.read(path), int(parent))
+    """Exit code 0 when the run has ended, else STOPPED or BUSY."""
+    job = Job.read(path)
+    held = lock(job.folder)
+    if held is None:
+        return BUSY
+    with held:
+        run = do(job, int(parent))
     if not run.ended:
         print(f"{run.status}: {run.reason}", file=sys.stderr)
-    return 0 if run.ended else 3
+    return 0 if run.ended else STOPPED
 
 
 if __name__ == "__main__":

@@ -7,13 +7,14 @@ from typing import Any
 from depthscope.training.arms import Arm, rate_words
 from depthscope.training.build import Build
 from depthscope.training.comparison import Comparison
+from depthscope.training.executors import Crew
 from depthscope.training.job import RECORD, Job, key
 from depthscope.training.lane import Lane, thinned
-from depthscope.training.pool import OnMoment, work
 from depthscope.training.recipe import Recipe
 from depthscope.training.run import Run
 from depthscope.training.search import Search, best, in_words, storage_of
 from depthscope.training.tasks import Task
+from depthscope.training.work import OnMoment, work
 
 
 class Plan:
@@ -27,11 +28,11 @@ class Plan:
         base: Build,
         recipe: Recipe,
         seeds: list[int],
-        processes: int,
+        crew: Crew,
         watch: OnMoment | None,
     ) -> None:
         self.folder, self.task, self.options, self.base, self.recipe = folder, task, options, base, recipe
-        self.seeds, self.processes, self.watch = seeds, processes, watch
+        self.seeds, self.crew, self.watch = seeds, crew, watch
         self._earlier = {path.parent for path in folder.glob(f"*/{RECORD}")}  # not those that our own search will do
 
     def job(self, arm: Arm, rate: float, seed: int, label: str) -> Job:
@@ -39,7 +40,8 @@ class Plan:
         build, recipe = arm.build(self.base), replace(self.recipe, lr=rate, seed=seed)
         settings = key(build.to_dict(), recipe.to_dict(), self.task.name, self.task.fingerprint)
         name = arm.name.partition("@")[0].translate(str.maketrans(":=,+/ ", "______"))
-        return Job(label, self.folder / f"{name}-{settings}", self.task.name, self.options, build, recipe)
+        folder = self.folder / f"{name}-{settings}"
+        return Job(label, folder, self.task.name, self.options, build, recipe, fingerprint=self.task.fingerprint)
 
     def search(
         self, arms: list[Arm], trials: int, url: str | None
@@ -53,7 +55,8 @@ class Plan:
             return self.job(free[name], rate, self.seeds[0], f"{name}, trial {number} at {rate_words(rate)}")
 
         source = Search(storage_of(self.folder, url), studies, job, trials=trials, lr=self.recipe.lr)
-        work(source, self.processes, self.watch)
+        at_once = self.crew.workers  # no more: a later trial learns from those before it
+        work(source, self.crew.executor, self.folder, at_once=at_once, watch=self.watch)
         done = {name: source.completed(name) for name in free}
         plain = {
             name: [{"lr": t.params["lr"], "valid_loss": t.value, "why": t.user_attrs["why"]} for t in found]
@@ -73,7 +76,7 @@ class Plan:
         }
         reused = sum(job.folder in self._earlier and job.ended() is not None for job in jobs.values())
         source = Listed([*jobs.values()])
-        work(source, self.processes, self.watch)
+        work(source, self.crew.executor, self.folder, watch=self.watch)
         lanes, steps = [], self.recipe.steps(len(self.task))
         for arm in arms:
             found = {seed: source.outcomes[jobs[arm.name, seed]] for seed in self.seeds}

@@ -1,0 +1,158 @@
+"""What a worker does with a job: whom it works for, when it refuses, what it does with a process that is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from depthscope.errors import UsageError, WorkerLostError
+from depthscope.training import own_process
+from depthscope.training.build import Build
+from depthscope.training.job import BUSY, Job, code, do, main
+from depthscope.training.lock import asking, in_use, is_asked_for, lock
+from depthscope.training.loop import train
+from depthscope.training.own_process import Asker, in_own_process
+from depthscope.training.plan import Listed
+from depthscope.training.recipe import Recipe
+from depthscope.training.run import Run
+from depthscope.training.tasks import task
+from depthscope.training.work import Moment, work
+
+BUILD, RECIPE = Build(depth=2, d=8, h=2, q=8), Recipe(epochs=60)
+
+
+def job_in(folder: Path, recipe: Recipe = RECIPE) -> Job:
+    return Job("a job", folder / "job", "digits", {"train": 256}, BUILD, recipe)
+
+
+def process_of(job: Job) -> int:
+    """The process that trains."""
+    (found,) = (
+        p.pid for p in psutil.process_iter(["cmdline"]) if f"{job.folder}/job.json" in (p.info["cmdline"] or ())
+    )
+    return found
+
+
+def test_a_job_whose_process_is_killed_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
+    job, killed = job_in(tmp_path), list[int]()
+    source = Listed([job])
+
+    def kill(moment: Moment) -> None:
+        if not killed and [*job.folder.glob("step_*")]:  # there is something to go on from
+            killed.append(process_of(job))
+            os.kill(killed[0], signal.SIGKILL)
+
+    with (
+        ThreadPoolExecutor(1) as one,
+        pytest.warns(UserWarning, match=r"a job: its worker was lost \(WorkerLostError: killed by SIGKILL"),
+    ):
+        work(source, one, tmp_path, watch=kill)
+    found = source.outcomes[job]
+    whole = train(BUILD, task("digits", train=256), RECIPE)
+    assert killed and isinstance(found, Run)
+    assert found.history == whole.history and found.final == whole.final and found.logs == whole.logs
+
+
+@pytest.fixture
+def asker(tmp_path: Path):
+    with asking(tmp_path) as path:
+        yield Asker(path, code(), str(tmp_path))
+
+
+def test_a_worker_refuses_what_it_cannot_do_rightly(
+    asker: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_process, "_trained", lambda *_: pytest.fail("it ran"))
+    job = job_in(tmp_path)
+    assert "depthscope differs" in in_own_process(0, job, replace(asker, code="other"))  # type: ignore[operator]
+    elsewhere = replace(asker, lock=tmp_path / "gone" / "asked")
+    assert "must be on a disk that all workers share" in in_own_process(0, job, elsewhere)  # type: ignore[operator]
+    assert "must be locked by the one who asks" in in_own_process(0, job, replace(asker, lock=tmp_path / "free"))  # type: ignore[operator]
+    job.folder.mkdir()
+    held = lock(job.folder)
+    assert held is not None
+    with held:
+        assert in_own_process(0, job, asker) is None  # somebody is at it
+        job.write()
+        assert main(str(job.folder / "job.json"), str(os.getppid())) == BUSY
+
+
+def test_what_goes_wrong_in_a_worker_is_a_value_and_a_stopped_process_is_not(
+    asker: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raises(error: Exception):
+        def trained(*_: object) -> None:
+            raise error
+
+        monkeypatch.setattr(own_process, "_trained", trained)
+
+    raises(OSError("no space left"))
+    assert in_own_process(0, job_in(tmp_path), asker).startswith("OSError: no space left (on ")  # type: ignore[union-attr]
+    raises(WorkerLostError("killed by SIGKILL"))
+    with pytest.raises(WorkerLostError):
+        in_own_process(0, job_in(tmp_path), asker)
+
+
+def test_only_the_last_words_of_this_attempt_count(tmp_path: Path) -> None:
+    job = job_in(tmp_path)
+    job.folder.mkdir()
+    (job.folder / "errors.txt").write_text("of the first attempt\n")
+    begun = (job.folder / "errors.txt").stat().st_size
+    assert own_process._last_words(job, begun, -9) == "killed by SIGKILL"
+    with (job.folder / "errors.txt").open("a") as errors:
+        errors.write("one\ntwo\n\n")
+    assert own_process._last_words(job, begun, 1) == "exit code 1: two"
+
+
+def test_a_process_of_a_job_is_no_member_of_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WORLD_SIZE", "RANK", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "OMP_NUM_THREADS"):
+        monkeypatch.setenv(name, "2")
+    left = own_process._alone()
+    assert left["OMP_NUM_THREADS"] == "1" and "PATH" in left
+    assert not {"WORLD_SIZE", "RANK", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"} & left.keys()
+
+
+def test_other_data_than_planned_are_refused(tmp_path: Path) -> None:
+    job = replace(job_in(tmp_path), fingerprint="planned")
+    job.folder.mkdir()
+    with pytest.raises(
+        UsageError, match=r"a job: the data must be the plan's, planned; here they are .* the same files"
+    ):
+        do(job, os.getppid())
+
+
+ASKS = """
+import sys, time
+from pathlib import Path
+from depthscope.training.lock import asking
+with asking(Path(sys.argv[1])) as path:
+    print(path, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_who_dies_asks_no_longer(tmp_path: Path) -> None:
+    with asking(tmp_path) as path:
+        assert is_asked_for(path) and is_asked_for(path)  # a look changes nothing
+    assert not is_asked_for(path) and not path.exists()
+    other = subprocess.Popen([sys.executable, "-c", ASKS, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    path = Path(other.stdout.readline().strip())  # type: ignore[union-attr]
+    assert is_asked_for(path)
+    other.kill()
+    other.communicate()
+    assert path.exists() and not is_asked_for(path)
+
+
+def test_a_folder_is_in_use_as_long_as_its_lock_is_held(tmp_path: Path) -> None:
+    assert not in_use(tmp_path / "none yet") and not (tmp_path / "none yet").exists()
+    held = lock(tmp_path / "a")
+    assert held is not None and in_use(tmp_path / "a")
+    with held:
+        assert lock(tmp_path / "a") is None
+    assert not in_use(tmp_path / "a")
