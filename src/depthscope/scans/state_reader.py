@@ -96,6 +96,9 @@ class StateReader:
 
     def _measure(self, states: list[Waiting], whole: bool) -> None:
         """Fill the numbers of states of one shape."""
+        states = [state for state in states if state.numbers.whole == whole]  # others were met again, as ends of blocks
+        if not states:
+            return
         tokens, mask, _ = states[0]
         if len(states) > 1:
             tokens = torch.cat([state.tokens for state in states])
