@@ -35,7 +35,6 @@ class MetricFacts:
     formula: Callable[..., Any] | None
     default: bool
     estimated: bool
-    costly: bool
     summary: str
 
 
@@ -49,12 +48,10 @@ def metric(
     formula: Callable[..., Any] | None = None,
     default: bool = True,
     estimated: bool = False,
-    costly: bool = False,
 ) -> Callable[[F], F]:
     """Put a pure function on the shelf of metrics, with the facts it promises to keep.
 
     default=False: measured by a scan only when asked for by name. estimated=True: the formula returns a residual too.
-    costly=True: of a large batch a scan measures only as many sequences as a budget allows.
     """
 
     def register(function: F) -> F:
@@ -70,7 +67,6 @@ def metric(
             formula,
             default,
             estimated,
-            costly,
             summary,
         )
         function.facts = facts  # type: ignore[attr-defined]

@@ -208,22 +208,24 @@ def test_a_head_that_is_not_a_number_is_not_averaged_away() -> None:
     assert cells[2][names.index("delta")] == "nan"
 
 
-def test_what_is_left_out_of_large_batches_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    from depthscope.metrics import chunks
-    from depthscope.scans import readers
+def test_nothing_is_left_out_of_a_large_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether states and attentions wait for others of their shape or not, every sequence and head counts."""
+    from depthscope.scans import attention_reader, state_reader
 
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
     model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
-    whole, first = ds.scan(model, X), ds.scan(model, X[:2])
-    assert not any("to save time" in note for note in whole.notes)
-    monkeypatch.setattr(readers, "INSIDE", 9 * 16 * 2)
-    monkeypatch.setattr(chunks, "CHUNK", 9 * 16 * 2)
-    scan = ds.scan(model, X)
-    assert any("steps inside blocks and composite norms are from 2 of 4" in note for note in scan.notes)
-    for step in scan.step_names:
-        torch.testing.assert_close(scan.per_step("gain")[step], first.per_step("gain")[step])
-    torch.testing.assert_close(scan["relative_residual"], first["relative_residual"])
-    torch.testing.assert_close(scan["t_sim"], whole["t_sim"])
+    together = ds.scan(model, X)
+    monkeypatch.setattr(state_reader, "CHUNK", 1)
+    monkeypatch.setattr(attention_reader, "TOGETHER", 1)
+    alone = ds.scan(model, X)
+    for name in ("t_sim", "t_div_core", "relative_residual"):
+        torch.testing.assert_close(together[name], alone[name], rtol=1e-12, atol=1e-12)
+        one_by_one = torch.stack([ds.scan(model, x[None])[name] for x in X]).mean(0)
+        torch.testing.assert_close(together[name], one_by_one, rtol=1e-5, atol=1e-6)
+    for name in ("delta", "lambda_2", "omega", "mu_2", "attention_entropy", "sink_mass"):
+        torch.testing.assert_close(together.per_head(name), alone.per_head(name), rtol=1e-5, atol=1e-6)
+    for step in together.step_names:
+        torch.testing.assert_close(together.per_step("gain")[step], alone.per_step("gain")[step])
 
 
 def test_a_branch_without_visible_attention_is_not_called_a_feed_forward_network() -> None:

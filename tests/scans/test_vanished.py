@@ -8,7 +8,7 @@ import transformers as T
 from torch import Tensor, nn
 
 import depthscope as ds
-from depthscope.scans.readers import StateReader
+from depthscope.scans.state_reader import StateReader
 from depthscope.traces.blocks import candidates
 from depthscope.traces.recorder import Recorder
 from depthscope.traces.watcher import Watcher

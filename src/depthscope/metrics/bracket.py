@@ -12,6 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+PLANE = 8  # dimensions in which eigenvalues of nearly one modulus are told apart
+
 
 class Bracket(NamedTuple):
     """low <= rho <= high, and the likeliest number in between, (b,) each, float64."""
@@ -26,16 +28,18 @@ class Bracket(NamedTuple):
         return torch.maximum(self.high - self.value, self.value - self.low)
 
 
-def spectral_bracket(A: Tensor, error: Tensor, *, squarings: int, tolerance: float) -> Bracket:
+def spectral_bracket(A: Tensor, error: Tensor, *, squarings: int, tolerance: float, narrow: int = 99) -> Bracket:
     """A bracket of rho(A + E) for every E with |E|_F <= error (b,), A (b, n, n) in float32 or float64.
 
-    B = A^K / size^K with K = 2^i by repeated squaring; e bounds what B is off by, with the rounding of each product:
-    e <- 2 |B|_2 e + e^2 + n eps |B|_2 |B|_F. It ends early where every head is known to the tolerance.
+    From the squaring `narrow` on float32 is enough: in the first ones |B^2|_F is far below |B|_F^2, which lets rounding
+    grow; once few eigenvalues are left it only doubles.
+    B = A^K / size^K with K = 2^i by repeated squaring, |B|_F <= 1; e bounds what B is off by, with the rounding of each
+    product: e <- 2 |B|_2 e + e^2 + n eps |B|_2. It ends early where every head is known to the tolerance.
     """
     n, eps = A.shape[-1], torch.finfo(A.dtype).eps
     if n == 0:
         return Bracket(*torch.zeros(3, len(A), dtype=torch.float64, device=A.device))
-    B, e = A.clone(), error.double()
+    B, e, spare = A.clone(), error.double(), torch.empty_like(A)
     log = torch.zeros_like(e)  # A^K = exp(K log) B
     low, high = torch.zeros_like(e), torch.full_like(e, math.inf)
     for i in range(squarings + 1):
@@ -44,14 +48,18 @@ def spectral_bracket(A: Tensor, error: Tensor, *, squarings: int, tolerance: flo
         log = log + size.log() / K
         B /= size[:, None, None].to(B.dtype)
         e = e / size + n * eps
-        norm = _two_norm(B)
+        norm = _two_norm(B, spare).clamp_max(1.0)
         if i % 2 == squarings % 2:
             high = torch.minimum(high, (log + (norm + e).clamp_max(1 + n * eps).log() / K).exp())
             low = torch.maximum(low, _by_trace(B.diagonal(dim1=-2, dim2=-1).sum(-1), e, n, log, K))
             settled = (high - low <= tolerance * high) | (e >= 1)
             if i == squarings or bool(settled.all()):
                 break
-        before, B = B, B @ B
+        if i == narrow:
+            B, eps = B.float(), torch.finfo(torch.float32).eps
+            e, spare = e + eps, spare.float()
+        before, B = B, torch.bmm(B, B, out=spare)  # fresh memory would cost more than the product
+        spare = before
         if i >= 8 and bool((low < 0.9 * high).any()):
             # tr A^3K: that of A^K may vanish where eigenvalues of one modulus cancel
             trace = torch.linalg.vecdot(before.mT.flatten(-2), B.flatten(-2))
@@ -66,9 +74,9 @@ def spectral_bracket(A: Tensor, error: Tensor, *, squarings: int, tolerance: flo
     return Bracket(low, high, torch.where(sure, theta, grown).clamp(low, high))
 
 
-def _two_norm(B: Tensor) -> Tensor:
-    """sqrt(|B|_1 |B|_inf) >= |B|_2, (b,), float64."""
-    size = B.abs()
+def _two_norm(B: Tensor, spare: Tensor) -> Tensor:
+    """sqrt(|B|_1 |B|_inf) >= |B|_2, (b,), float64; spare is written into."""
+    size = torch.abs(B, out=spare)
     return (size.sum(-1).amax(-1).double() * size.sum(-2).amax(-1).double()).sqrt()
 
 
@@ -90,10 +98,8 @@ def _by_normality(B: Tensor, e: Tensor, n: int, log: Tensor, K: float) -> Tensor
 
 
 def _in_dominant_plane(A: Tensor, power: Tensor) -> Tensor:
-    """The larger modulus of the two eigenvalues of A on the plane that a high power maps onto, (b,)."""
-    start = torch.randn(A.shape[-1], 2, generator=torch.Generator().manual_seed(1)).to(A)
-    plane = torch.linalg.qr(power @ start).Q
-    (a, b), (c, d) = (plane.mT @ (A @ plane)).double().movedim(0, -1)
-    half, product = (a + d) / 2, a * d - b * c
-    gap = half.square() - product
-    return torch.where(gap >= 0, half.abs() + gap.clamp_min(0).sqrt(), product.abs().sqrt())
+    """The largest modulus of an eigenvalue of A in the space that a high power maps onto, (b,), in float64."""
+    start = torch.randn(A.shape[-1], min(PLANE, A.shape[-1]), generator=torch.Generator().manual_seed(1)).to(power)
+    plane = torch.linalg.qr((power @ start).double()).Q
+    image = (A @ plane.to(A.dtype)).double()
+    return torch.linalg.eigvals(plane.mT @ image).abs().amax(-1)

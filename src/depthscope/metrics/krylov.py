@@ -20,13 +20,12 @@ def largest_singular_value(pattern: Pattern, tolerance: float) -> tuple[Tensor, 
     most = _most(pattern.m)
     V, NV = (_space(pattern, pattern.m, most) for _ in range(2))  # basis, and A^T A basis, one vector a row
     AV = _space(pattern, pattern.n, most)
-    V[:, :WIDTH] = _start(pattern, pattern.m).mT
+    V[:, :WIDTH] = _start(pattern, pattern.m)
     value = bad = torch.zeros(0)
     for passes in range(1, most + 1):
         old, new = slice(0, passes * WIDTH), slice((passes - 1) * WIDTH, passes * WIDTH)
-        image = pattern.centre(pattern.centre(pattern.times(V[:, new].mT)))  # twice: rounding noise has a mean too
-        normal = pattern.transposed(image)  # because Pi_2 A = A
-        AV[:, new], NV[:, new] = image.mT, normal.mT
+        AV[:, new] = pattern.centre(pattern.centre(pattern.image(V[:, new])))  # twice: rounding noise has a mean too
+        NV[:, new] = pattern.pulled(AV[:, new])  # because Pi_2 A = A
         if passes in (4, 6, 9, 12) or passes == most:
             T, bad = finite((AV[:, old] @ AV[:, old].mT).double())
             squares, Y = torch.linalg.eigh(T)
@@ -36,7 +35,7 @@ def largest_singular_value(pattern: Pattern, tolerance: float) -> tuple[Tensor, 
             residual = (Nv - value.square()[:, None] * v).norm(dim=-1) / value.clamp_min(TINY)
             if passes == most or bool((bad | (residual <= tolerance * value + TINY)).all()):
                 break
-        V[:, passes * WIDTH : (passes + 1) * WIDTH] = _next(normal, V[:, old])
+        V[:, passes * WIDTH : (passes + 1) * WIDTH] = _next(NV[:, new], V[:, old])
     noise = torch.finfo(V.dtype).eps * pattern.size_of_rows()
     R = NV[:, old].double() - T @ V[:, old].double()
     high = _not_missed(squares, Y, R, value.square() + noise.square(), pattern.count().double().squeeze(-1)).sqrt()
@@ -71,12 +70,11 @@ def spectral_radius(pattern: Pattern, tolerance: float) -> tuple[Tensor, Tensor]
     """
     most = _most(pattern.n - 1)
     V, AV = (_space(pattern, pattern.n, most) for _ in range(2))
-    V[:, :WIDTH] = _start(pattern, pattern.n).mT
+    V[:, :WIDTH] = _start(pattern, pattern.n)
     value = residual = bad = H = torch.zeros(0)
     for passes in range(1, most + 1):
         old, new = slice(0, passes * WIDTH), slice((passes - 1) * WIDTH, passes * WIDTH)
-        image = pattern.centre(pattern.times(V[:, new].mT))
-        AV[:, new] = image.mT
+        AV[:, new] = pattern.centre(pattern.image(V[:, new]))
         if passes in (5, 8, 10, 13) or passes == most:
             H, bad = finite((V[:, old] @ AV[:, old].mT).double())
             value, theta, y = dominant(H)
@@ -85,7 +83,7 @@ def spectral_radius(pattern: Pattern, tolerance: float) -> tuple[Tensor, Tensor]
             residual = (AVy - theta[:, None] * Vy).norm(dim=-1)
             if passes == most or bool((bad | (residual <= tolerance * value + TINY)).all()):
                 break
-        V[:, passes * WIDTH : (passes + 1) * WIDTH] = _next(image, V[:, old])
+        V[:, passes * WIDTH : (passes + 1) * WIDTH] = _next(AV[:, new], V[:, old])
     powers, high = H[..., :WIDTH], torch.ones_like(value)
     chance = (pattern.count().double().squeeze(-1) / MISSED).sqrt()
     for k in range(1, passes):  # A^k V_1 = V H^k E_1
@@ -95,29 +93,32 @@ def spectral_radius(pattern: Pattern, tolerance: float) -> tuple[Tensor, Tensor]
     return torch.where(bad, torch.nan, value), torch.where(bad, torch.nan, error)
 
 
-SQUARINGS = 14
+SQUARINGS = 8
+PLANE = 8  # dimensions in which eigenvalues of nearly one modulus are told apart
 
 
 def dominant(H: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The spectral radius of small dense H (b, k, k), a dominant eigenvalue (b,) each, and its vector (b, k, 1).
 
-    rho(H) = lim |H^K|^(1/K) with K = 2^14 by repeated squaring, many times faster than LAPACK's eigenvalues; the
-    columns of H^K span the dominant eigenvector, or the plane of a complex pair, on which a 2 x 2 problem gives it.
+    The columns of H^K, K = 2^8 by repeated squaring in float32, span all eigenvectors of nearly the largest modulus; on
+    them the eigenvalues of an 8 x 8 matrix in float64 tell. Where more than 8 are that large, the growth of |H^K| does.
     """
-    power, log_norm = H, torch.zeros(len(H), dtype=H.dtype, device=H.device)
+    power, log_norm = H.float(), torch.zeros(len(H), dtype=H.dtype, device=H.device)
     for i in range(SQUARINGS + 1):
-        norm = power.norm(dim=(-2, -1)).clamp_min(TINY)
-        before, log_norm = log_norm, log_norm + norm.log() / 2**i
+        norm = torch.linalg.vector_norm(power, dim=(-2, -1)).clamp_min(TINY)
+        before, log_norm = log_norm, log_norm + norm.double().log() / 2**i
         power = power / norm[:, None, None]
         if i < SQUARINGS:
             power = power @ power
-    plane = torch.linalg.qr(power @ torch.randn(H.shape[-1], 2, generator=torch.Generator().manual_seed(1)).to(H)).Q
+    width = min(PLANE, H.shape[-1])
+    start = torch.randn(H.shape[-1], width, generator=torch.Generator().manual_seed(1)).to(power)
+    plane = torch.linalg.qr((power @ start).double()).Q
     eigenvalues, Z = torch.linalg.eig(plane.mT @ H @ plane)
     top = eigenvalues.abs().argmax(-1, keepdim=True)
-    z = Z.gather(-1, top[:, None, :].expand(-1, 2, 1))
+    z = Z.gather(-1, top[:, None, :].expand(-1, width, 1))
     theta = eigenvalues.gather(-1, top).squeeze(-1)
     radius = (2 * log_norm - before).exp()  # |H^2K| / |H^K| = rho^K: what the norm adds to the power cancels
-    radius = torch.where((theta.abs() - radius).abs() <= 1e-3 * radius, theta.abs(), radius)  # several of one modulus
+    radius = torch.where((theta.abs() - radius).abs() <= 0.02 * radius, theta.abs(), radius)  # several of one modulus
     return radius.clamp_max(1.0), theta, plane.to(z.dtype) @ z
 
 
@@ -139,19 +140,25 @@ def _space(pattern: Pattern, length: int, most: int) -> Tensor:
 
 
 def _start(pattern: Pattern, length: int) -> Tensor:
-    """Orthonormal random vectors beside the constant one, (size, length, WIDTH)."""
-    V = torch.randn(length, WIDTH, generator=torch.Generator().manual_seed(0)).to(pattern.like)
-    V = V.expand(pattern.size, length, WIDTH)
-    V = pattern.centre(V) if pattern.n == pattern.m else V - V.mean(-2, keepdim=True)
-    return torch.linalg.qr(V).Q
+    """Orthonormal random rows beside the constant one, (size, WIDTH, length)."""
+    V = torch.randn(WIDTH, length, generator=torch.Generator().manual_seed(0)).to(pattern.like)
+    V = V.expand(pattern.size, WIDTH, length)
+    V = pattern.centre(V) if pattern.n == pattern.m else V - V.mean(-1, keepdim=True)
+    return torch.linalg.qr(V.mT).Q.mT
 
 
 def _next(W: Tensor, Q: Tensor) -> Tensor:
-    """The directions of W (size, length, WIDTH) beside the rows of Q, as orthonormal rows; zero where it has none."""
-    before = W.norm(dim=-2).amax(-1)
-    new, R = torch.linalg.qr(W - Q.mT @ (Q @ W))
-    fresh = R.diagonal(dim1=-2, dim2=-1).abs() > 1e-5 * before[:, None]
+    """The directions of the rows of W (size, WIDTH, length) beside those of Q, orthonormal; zero where it has none."""
+    before = W.norm(dim=-1).amax(-1)
+    new, R = _orthonormal(W - (W @ Q.mT) @ Q)
+    fresh = R > 1e-5 * before[:, None]
     # again, of unit vectors: in a direction that is nearly old the rounding noise has grown as large as they are
-    new, R = torch.linalg.qr(new - Q.mT @ (Q @ new))
-    fresh &= R.diagonal(dim1=-2, dim2=-1).abs() > 0.5
-    return torch.where(fresh[:, None, :], new, 0.0).mT
+    new, R = _orthonormal(new - (new @ Q.mT) @ Q)
+    fresh &= R > 0.5
+    return torch.where(fresh[..., None], new, 0.0)
+
+
+def _orthonormal(W: Tensor) -> tuple[Tensor, Tensor]:
+    """Orthonormal rows that span those of W, and how much of each row is beside the ones before it."""
+    Q, R = torch.linalg.qr(W.mT)
+    return Q.mT, R.diagonal(dim1=-2, dim2=-1).abs()

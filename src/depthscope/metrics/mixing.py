@@ -55,8 +55,8 @@ def mu_of(pattern: Pattern, X: Tensor, sketch: Tensor | None = None) -> tuple[Te
     tokens = chunk.Pi_2_x if sketch is None else chunk.Pi_2_x @ sketch
     size = tokens.abs().amax((-2, -1), keepdim=True)
     tokens = torch.where(size > 0, tokens / size, tokens)  # P may be narrower than X
-    spread = tokens.to(pattern.like.dtype).repeat_interleave(heads, 0)  # (size, n, r)
-    mixed = torch.linalg.vector_norm(pattern.centre(pattern.times(spread)), dim=(-2, -1), dtype=torch.float64)
+    spread = tokens.to(pattern.like.dtype).mT.repeat_interleave(heads, 0)  # (size, r, n)
+    mixed = torch.linalg.vector_norm(pattern.centre(pattern.image(spread)), dim=(-2, -1), dtype=torch.float64)
     mu_2 = mixed.reshape(-1, heads) / tokens.norm(dim=(-2, -1))[:, None]
     return mu_1.flatten(), mu_2.flatten()
 

@@ -96,6 +96,10 @@ class Pattern:
             cut = slice(r, min(r + step, self.n))
             yield cut, self._masked(self.rows(0, self.size, cut.start, cut.stop, self.scratch), cut)
 
+    def held(self) -> Tensor:
+        """The whole of P, (size, n, m), as it was given or computed: padding is left as it is."""
+        return self.rows(0, self.size, 0, self.n, self.scratch)
+
     def _masked(self, P: Tensor, cut: slice) -> Tensor:
         """Rows of padding are zero; the others are probabilities over the tokens that count."""
         if self.mask is None:
@@ -117,29 +121,31 @@ class Pattern:
         return self.mask.sum(-1, keepdim=True).float()
 
     def centre(self, U: Tensor) -> Tensor:
-        """Pi_2 U for U (size, n, r): the mean over the tokens that count is taken out."""
+        """Pi_2 u for the rows u of U (size, r, n): the mean over the tokens that count is taken out."""
         if self.mask is None:
-            return U - U.mean(-2, keepdim=True)
-        keep = self.mask[..., None]
-        mean = torch.where(keep, U, 0.0).sum(-2, keepdim=True) / keep.sum(-2, keepdim=True)
+            return U - U.mean(-1, keepdim=True)
+        keep = self.mask[:, None, :]
+        mean = torch.where(keep, U, 0.0).sum(-1, keepdim=True) / keep.sum(-1, keepdim=True)
         return torch.where(keep, U - mean, 0.0)
 
-    def times(self, V: Tensor) -> Tensor:
-        """P V, (size, m, r) -> (size, n, r)."""
-        return torch.cat([P @ V for _, P in self.blocks()], dim=-2)
+    def image(self, V: Tensor) -> Tensor:
+        """P v for the rows v of V, (size, r, m) -> (size, r, n). As rows: a narrow V on the right is read slowly."""
+        parts = [V @ P.mT for _, P in self.blocks()]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
-    def transposed(self, U: Tensor) -> Tensor:
-        """P^T U, (size, n, r) -> (size, m, r)."""
-        total = torch.zeros((), dtype=U.dtype, device=U.device)
-        for cut, P in self.blocks():
-            total = total + P.mT @ U[:, cut]
+    def pulled(self, U: Tensor) -> Tensor:
+        """P^T u for the rows u of U, (size, r, n) -> (size, r, m)."""
+        parts = (U[..., cut] @ P for cut, P in self.blocks())
+        total = next(parts)
+        for part in parts:
+            total += part
         return total
 
     @cached_property
     def received(self) -> Tensor:
         """1^T P, (size, m), in float64: how much attention each token receives."""
-        ones = torch.ones(self.size, self.n, 1).to(self.like)
-        return self.transposed(ones).squeeze(-1).double()
+        ones = torch.ones(self.size, 1, self.n).to(self.like)
+        return self.pulled(ones).squeeze(-2).double()
 
     def size_of_rows(self) -> Tensor:
         """|P|_F, (size,), float64."""

@@ -75,7 +75,6 @@ def relative_residual_linf(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     invariant=(*_INVARIANT, "rotation"),
     formula=_spectral,
     default=False,
-    costly=True,
 )
 def relative_residual_l2(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """The relative residual by the strongest direction in which tokens differ.
@@ -88,9 +87,7 @@ def relative_residual_l2(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     return by_sample(_spectral, X, mask, where="relative_residual_l2")
 
 
-@metric(
-    "state", takes=("X",), bounds=(0, math.inf), invariant=_INVARIANT, formula=_rank_one, default=False, costly=True
-)
+@metric("state", takes=("X",), bounds=(0, math.inf), invariant=_INVARIANT, formula=_rank_one, default=False)
 def rank_one_residual(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """What is left of X without its strongest direction, relative to X: 0 when all tokens lie on one line.
 

@@ -24,9 +24,7 @@ def _frequencies(chunk: Chunk) -> Tensor:
     return (chunk.scaled_energies.centred / chunk.scaled_energies.common).sqrt()
 
 
-@metric(
-    "state", takes=("X",), bounds=(0, math.inf), invariant=("token order", "padding"), formula=_composite, costly=True
-)
+@metric("state", takes=("X",), bounds=(0, math.inf), invariant=("token order", "padding"), formula=_composite)
 def composite_norm(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """The size of X in the measure that Dong et al. use for their bounds.
 
@@ -43,7 +41,6 @@ def composite_norm(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     bounds=(0, math.inf),
     invariant=("token order", "scale", "padding"),
     formula=_relative,
-    costly=True,
 )
 def relative_residual(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """What is left of X without its mean token, relative to X: 0 when all tokens are equal.

@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,10 +19,6 @@ DENSE = 32  # at or below this many tokens LAPACK finds singular values faster t
 EXACT = 16  # the same of eigenvectors
 DELTA_TOLERANCE = 0.02  # of the residual, relative to the value; the error of a singular value goes with its square
 LAMBDA_TOLERANCE = 0.01
-SQUARED = 128  # at or below this many, a scan squares the whole of Pi_2 P to bound its spectral radius
-SQUARED_ALONE = 512  # so does lambda_2 by itself
-SQUARINGS = 14
-SQUARINGS_ALONE = 14
 TOLERANCE = 1e-3
 EPS = torch.finfo(torch.float64).eps
 HALF = 1e-5  # rows that sum to 1 no better are of half precision
@@ -30,26 +27,43 @@ DOUBTFUL = 0.1  # a head whose bound is wider, relative to the value, is looked 
 Estimate = tuple[Tensor, Tensor]  # the value, and how far it may be off
 
 
+class Powers(NamedTuple):
+    """How the whole of Pi_2 P is squared to bound its spectral radius, with at most so many tokens."""
+
+    tokens: int
+    squarings: int
+    narrow: int = 99  # from this squaring on in float32
+
+    def choices(self) -> dict[str, int]:
+        return {"squarings": self.squarings, "narrow": self.narrow}
+
+
+ALONE = (Powers(512, 14),)
+IN_SCANS = (Powers(32, 14), Powers(128, squarings=8, narrow=4))
+
+
 def _dense(pattern: Pattern) -> Tensor:
     """P in float64."""
-    return torch.cat([P.to(torch.float64, copy=True) for _, P in pattern.blocks()], dim=-2)
+    parts = [P.to(torch.float64, copy=True) for _, P in pattern.blocks()]  # a block of rows is soon overwritten
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)
 
 
 def delta_of(pattern: Pattern) -> Estimate:
     """delta and how far it may be off for one part of a pattern, (size,) each."""
     if min(pattern.n, pattern.m) > DENSE:
         return largest_singular_value(pattern, DELTA_TOLERANCE)
-    A, bad = finite(pattern.centre(_dense(pattern)))
+    A, bad = finite(pattern.centre(_dense(pattern).mT).mT)
     A = A if pattern.n >= pattern.m else A.mT
     value = torch.linalg.eigvalsh(A.mT @ A)[..., -1].clamp_min(0).sqrt()  # faster than singular values, and as exact
     error = min(A.shape[-2:]) * torch.finfo(A.dtype).eps * pattern.size_of_rows()
     return torch.where(bad, math.nan, value), torch.where(bad, math.nan, error)
 
 
-def lambda_2_of(pattern: Pattern, squared: int = SQUARED, squarings: int = SQUARINGS) -> Estimate:
+def lambda_2_of(pattern: Pattern, ways: tuple[Powers, ...] = IN_SCANS) -> Estimate:
     """|lambda_2| and how far it may be off for one part of a pattern, (size,) each."""
     if pattern.sink:
-        return spectral_radius(pattern, LAMBDA_TOLERANCE) if pattern.n > SQUARED_ALONE else _of_open_rows(pattern)
+        few = pattern.n <= ALONE[-1].tokens
+        return _of_open_rows(pattern) if few else spectral_radius(pattern, LAMBDA_TOLERANCE)
     if pattern.is_triangular():
         # The eigenvalues of a triangular P are its diagonal; the first token sees itself alone, which is the 1.
         diagonal = pattern.diagonal().double()
@@ -59,38 +73,37 @@ def lambda_2_of(pattern: Pattern, squared: int = SQUARED, squarings: int = SQUAR
             first = pattern.mask.int().argmax(-1, keepdim=True)
             value = diagonal.scatter(-1, first, 0.0).amax(-1)
         return value, torch.zeros_like(value)
-    if pattern.n > squared:
-        return spectral_radius(pattern, LAMBDA_TOLERANCE)
-    return _dense_lambda_2(pattern, squarings)
+    powers = next((way for way in ways if pattern.n <= way.tokens), None)
+    return spectral_radius(pattern, LAMBDA_TOLERANCE) if powers is None else _dense_lambda_2(pattern, powers)
 
 
 def _of_open_rows(pattern: Pattern) -> Estimate:
     """max |lambda(Pi_2 P)| where rows sum to less than one: P has no eigenvalue 1 that could be taken out."""
-    A, bad = finite(pattern.centre(_dense(pattern)))
+    A, bad = finite(pattern.centre(_dense(pattern).mT).mT)
     value = torch.linalg.eigvals(A).abs().amax(-1)
     return torch.where(bad, math.nan, value), torch.where(bad, math.nan, 4 * EPS * pattern.size_of_rows())
 
 
-def _dense_lambda_2(pattern: Pattern, squarings: int) -> Estimate:
+def _dense_lambda_2(pattern: Pattern, powers: Powers) -> Estimate:
     """lambda_2_of by the whole of Pi_2 P; heads that are far from normal once more, each by itself."""
     P, bad = finite(_dense(pattern))
     sums = P.sum(-1, keepdim=True)
     off = torch.where(sums > 0, sums - 1, 0.0).abs().amax((-2, -1))  # rows of float32 do not quite sum to 1
-    P_Pi_2 = pattern.centre(P.mT).mT
-    A = pattern.centre(P_Pi_2)  # Pi_2 P Pi_2 has the eigenvalues of Pi_2 P
+    P_Pi_2 = pattern.centre(P)
+    A = pattern.centre(P_Pi_2.mT).mT  # Pi_2 P Pi_2 has the eigenvalues of Pi_2 P
     rounding = 4 * EPS * pattern.size_of_rows()
     if pattern.n <= EXACT:
         # in half precision they are off by percents: that is P as it was given
         off_by = torch.where(off < HALF, 2 * off, 0.0) * torch.linalg.vector_norm(P_Pi_2, dim=(-2, -1))
         value, error = radius_by_eigenvectors(A, rounding + off_by)
     else:
-        found = spectral_bracket(A, rounding, squarings=squarings, tolerance=TOLERANCE)
+        found = spectral_bracket(A, rounding, tolerance=TOLERANCE, **powers.choices())
         value, error = found.value, found.error + 2 * off
     for i in (~(error <= DOUBTFUL * value)).nonzero().flatten().tolist():
         keep = slice(None) if pattern.mask is None else pattern.mask[i]
         whole = P[i][keep][:, keep]
         part = reduced(whole / whole.sum(-1, keepdim=True), EPS + float(off[i]))
-        again = spectral_bracket(part.A, part.error, squarings=2 * SQUARINGS, tolerance=TOLERANCE)
+        again = spectral_bracket(part.A, part.error, squarings=2 * ALONE[-1].squarings, tolerance=TOLERANCE)
         again = Bracket(*(column.clamp_min(part.known) for column in again))
         if again.error + 2 * off[i] < error[i]:
             value[i], error[i] = again.value, again.error + 2 * off[i]
@@ -164,5 +177,4 @@ def lambda_2(
             f"lambda_2: P must be square, as in self-attention; got {pattern.n} queries and {pattern.m} keys. "
             "Only delta and attention_entropy are defined for cross-attention."
         )
-    alone = partial(lambda_2_of, squared=SQUARED_ALONE, squarings=SQUARINGS_ALONE)  # there is time
-    return _over_parts(alone, pattern, batch, return_residual)
+    return _over_parts(partial(lambda_2_of, ways=ALONE), pattern, batch, return_residual)

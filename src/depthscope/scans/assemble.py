@@ -10,9 +10,9 @@ from depthscope.errors import UsageError
 from depthscope.scans.decoders import decoder_notes
 from depthscope.scans.exceptions import by_block
 from depthscope.scans.kinds import kind_notes
-from depthscope.scans.readers import float64
 from depthscope.scans.reading import WHOLE, Reading, stacked
 from depthscope.scans.record import JUDGED, Scan
+from depthscope.scans.state_reader import float64
 from depthscope.traces.installed import fixes_in
 from depthscope.traces.steps import placement_of
 from depthscope.traces.streams import ALONE
@@ -44,13 +44,6 @@ def assemble(model: nn.Module, readings: list[Reading], entry_notes: list[str]) 
     notes += decoder_notes(heads) if causal else []
     if readings[0].without_dropout is not None:
         notes.append("dropout was on: its noise counts as diversity, so the verdict rests on a second run without it")
-    lengths = [len(s.result.numbers.tokens) for a in first.anatomies for s in a.steps]
-    lengths += [len(values) for values in first.states()[0].values.values()]
-    inside = min(lengths)
-    if inside < first.samples:
-        notes.append(
-            f"steps inside blocks and composite norms are from {inside} of {first.samples} sequences, to save time"
-        )
     if first.gradients and len(_parameter_ids(model, first)) < sum(
         len(_parameter_ids(model, first, i)) for i in range(first.depth)
     ):
@@ -209,12 +202,6 @@ def _attention_notes(readings: list[Reading], residuals: dict[str, float]) -> li
     leak = max((a.leak for a in found), default=0.0)
     if leak > LEAKING:
         notes.append(f"attention gives up to {leak:.0%} of its weight to padding: the model was not given the mask")
-    for reading in readings:
-        numbers = next((a for a in reading.attentions() if a is not None), None)
-        if numbers is not None and numbers.residuals and numbers.iterated < numbers.sequences:
-            few = f"{numbers.iterated} of {numbers.sequences}"
-            notes.append(f"delta and lambda_2 are from {few} sequences, to save time")
-            break
     if any(a.sketched for a in found):
         notes.append(
             "mu_2 is measured on 64 random channels: within a percent or so, ten where tokens have few directions"

@@ -15,7 +15,7 @@ from torch import Tensor
 from depthscope.errors import UsageError
 from depthscope.metrics.chunks import Chunk
 from depthscope.registry import MetricFacts, lookup
-from depthscope.scans.readers import StateNumbers
+from depthscope.scans.state_reader import StateNumbers
 
 
 @dataclass(frozen=True)

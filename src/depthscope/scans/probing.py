@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from depthscope.scans.readers import AttentionReader
+from depthscope.scans.attention_reader import AttentionReader
 from depthscope.scans.reading import Reading
 from depthscope.scans.together import of_sequences
 from depthscope.traces.attention import AttentionSeen
@@ -54,6 +54,7 @@ def probe(model: nn.Module, batch: Batch, reading: Reading, metrics: list[Any]) 
         tokens = [one[i].X[None] if one[i].X.shape[-1] == width else None for one in found]
         with torch.no_grad():
             numbers = [reader(replace(one, kind=kind), X) for one, X in zip(seen, tokens, strict=True)]
+            reader.finish()
         together = of_sequences([one for one in numbers if one is not None])
         reading.log.attentions.append(Attention(block.name, block.start, source.shape[1], together, kind))
     if not probed:

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from depthscope.errors import MaskError
 from depthscope.metrics.chunks import Energies
-from depthscope.scans.readers import AttentionNumbers, StateNumbers, float64
+from depthscope.scans.attention_reader import AttentionNumbers
+from depthscope.scans.state_reader import StateNumbers, float64
 from depthscope.scans.together import heads_one_by_one
 from depthscope.traces.blocks import Found
 from depthscope.traces.head import vanished
@@ -69,7 +70,7 @@ class Reading:
         return len(self.blocks[0].source.numbers.common)
 
     def values(self, name: str) -> Tensor:
-        """A state metric, (depth + 1, samples), or fewer samples where it is costly."""
+        """A state metric, (depth + 1, samples)."""
         return torch.stack([self.fold(float64(s.values[name])) for s in self.states()])
 
     def judged_states(self) -> list[StateNumbers]:
@@ -103,12 +104,10 @@ class Reading:
         return rows
 
     def _move(self, source: State, result: State, bias: float) -> dict[str, Tensor]:
-        both = [Energies(*(self.fold(e) for e in s.numbers.energies)) for s in (source, result)]
-        few = min(len(energies.common) for energies in both)  # inside a block fewer sequences may have been measured
-        before, after = (Energies(e.common[:few], e.centred[:few]) for e in both)
+        before, after = (Energies(*(self.fold(e) for e in s.numbers.energies)) for s in (source, result))
         row = {"t_sim": after.common / after.total, "t_div": after.centred / after.total}
         row["gain"] = (after.common / after.centred).log() - (before.common / before.centred).log()  # of the log-odds
-        row["bias_share"] = self.fold(float64(source.numbers.tokens))[:few] * bias / after.common  # of the common part
+        row["bias_share"] = self.fold(float64(source.numbers.tokens)) * bias / after.common  # of the common part
         for function in self.step_metrics:
             found = function.facts.formula(before, after)
             parts = found if isinstance(found, tuple) else (found,)

@@ -11,14 +11,15 @@ from torch import Tensor, nn
 from depthscope.errors import BlocksNotFoundError, UsageError, said_by
 from depthscope.registry import TABLES, lookup
 from depthscope.scans.assemble import assemble
+from depthscope.scans.attention_reader import AttentionReader
 from depthscope.scans.direction import causal_in
 from depthscope.scans.gaps import gap_notes
 from depthscope.scans.padded import is_same_mask, padding_seen
 from depthscope.scans.positions import check_positions, metric_called
 from depthscope.scans.probing import probe
-from depthscope.scans.readers import AttentionReader, StateReader
 from depthscope.scans.reading import Reading
 from depthscope.scans.record import JUDGED, Scan
+from depthscope.scans.state_reader import StateReader
 from depthscope.scans.unseen import NOT_MEASURED, settled
 from depthscope.traces.blocks import Found, blocks_in, candidates, find_blocks, none_found
 from depthscope.traces.entry import enter, repeated_calls, run_model
@@ -251,11 +252,11 @@ class Settings:
         """One forward pass, recorded; quiet: dropout silenced, no heads, no gradients."""
         heads = [] if quiet else self.of_kind("attention")
         loss = None if quiet else self.gradients
+        readers = StateReader(states, batch.mask), AttentionReader(heads, batch.mask)
         recorder = Recorder(
             model,
             candidates(model, self.blocks),
-            StateReader(states, batch.mask),
-            AttentionReader(heads, batch.mask),
+            *readers,
             frames=frames,
             silence_dropout=quiet,
             wanted=wanted,
@@ -274,6 +275,8 @@ class Settings:
             def run() -> dict[str, float]:
                 with Watcher(recorder):
                     output = batch.run(model)
+                for reader in readers:
+                    reader.finish()
                 return {} if loss is None else weight_gradients(model, loss(output))
 
             return recorder, run_model(model, run)

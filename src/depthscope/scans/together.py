@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from depthscope.scans.readers import AttentionNumbers
+from depthscope.scans.attention_reader import AttentionNumbers
 from depthscope.traces.log import Add, Attention
 
 
@@ -10,7 +10,7 @@ def of_sequences(parts: list[AttentionNumbers]) -> AttentionNumbers:
     """One attention, of which every part had other sequences."""
     values = {name: [row for part in parts for row in part.values[name]] for name in parts[0].values}
     every = sum(part.sequences for part in parts)
-    return replace(_worst(parts), values=values, iterated=every, sequences=every)
+    return replace(_worst(parts), values=values, sequences=every)
 
 
 def heads_one_by_one(inside: list[Attention], adds: list[Add]) -> list[Attention]:

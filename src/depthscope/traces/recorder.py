@@ -23,7 +23,7 @@ from depthscope.traces.placing import is_over_memory, placed
 from depthscope.traces.seen_states import Measure, SeenStates
 from depthscope.traces.token_axis import Frames
 from depthscope.traces.tokens import first_tokens, tokens_out
-from depthscope.traces.watcher import OuterNorms, Watched
+from depthscope.traces.watcher import OuterNorms, Watched, unasked
 
 MeasureAttention = Callable[[AttentionSeen, Tensor | None], Any]  # the attention, the tokens (B, n, d) it reads
 
@@ -51,7 +51,7 @@ class Recorder:
         self.log = Log(Flow(self._tick), frames=Frames() if frames is None else frames)
         self.states = SeenStates(on_state, self.log.frames, self.log.flow, self._tick)
         self._stack: list[Call] = []
-        self._norms = OuterNorms(self._norm_ends)
+        self._norms = OuterNorms(unasked(self._norm_ends))
         self._lineage = Lineage()
         self._patterns = Patterns()
         self._bias: Tensor | None = None
@@ -71,7 +71,7 @@ class Recorder:
                 self._norm_paths[module] = path
                 yield self._norms.watched(module)
             elif path in followed or (path in self.candidates and not _is_list(module)):
-                yield Watched(module, self.before(path), self.after(path))
+                yield Watched(module, unasked(self.before(path)), unasked(self.after(path)))
             yield from self._head.watched(path, module, inside=path.startswith(blocks))
 
     def closed(self, failed: bool) -> None:

@@ -138,6 +138,16 @@ def unwatched() -> Iterator[None]:
             torch._C._push_on_torch_function_stack(mode)
 
 
+def unasked(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """A hook whose own questions to tensors, as for a shape, do not go through the watcher: they are many."""
+
+    def hooked(*args: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            return hook(*args)
+
+    return hooked
+
+
 class OuterNorms:
     """Norms that are modules, one event each: a norm inside a norm is a part of it."""
 

@@ -1,0 +1,173 @@
+"""Numbers of attentions: those of one shape are measured together, so that few calls serve many heads."""
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from depthscope.metrics.pattern import HELD, Pattern, Scratch, pattern_of
+from depthscope.metrics.plain_mixing import plain_mixing
+from depthscope.registry import MetricFacts
+from depthscope.traces.attention import AttentionSeen, first_sees_last
+
+TOGETHER = HELD // 8  # elements of P that wait
+SMALL = 1e-3  # delta and lambda_2 below this are nothing: their error counts against it
+SKETCH = 64  # channels that stand for all of a wide X when mu_2 is measured
+
+
+@dataclass(eq=False)
+class AttentionNumbers:
+    """Per sample and head (B, h): the attention metrics; the largest relative error of each that has one.
+
+    Empty until its attention is measured. Errors and leak are those of the attentions that were measured with it.
+    """
+
+    causal: bool | None = None  # None: not told by this alone
+    values: dict[str, list[list[float]]] = field(default_factory=dict)
+    residuals: dict[str, float] = field(default_factory=dict)
+    leak: float = 0.0
+    sequences: int = 0
+    sketched: bool = False  # mu_2 from a few random channels
+    without_tokens: bool = False  # no omega, no mu
+
+
+class Waiting(NamedTuple):
+    """An attention whose P (B, h, n, m) waits to be measured, the tokens X (B, n, d) it reads, and its numbers."""
+
+    P: Tensor
+    X: Tensor | None
+    mask: Tensor | None
+    numbers: AttentionNumbers
+
+
+class AttentionReader:
+    """Measures attentions: P is made once for all metrics and soon forgotten.
+
+    Small ones wait for others of their shape, or for finish().
+    """
+
+    def __init__(self, metrics: list[Any], mask: Tensor | None) -> None:
+        self.metrics, self.mask = metrics, mask
+        self.sketches: dict[int, Tensor] = {}
+        self.scratch = Scratch()
+        self._waiting: defaultdict[Any, list[Waiting]] = defaultdict(list)
+
+    def __call__(self, seen: AttentionSeen, X: Tensor | None) -> AttentionNumbers | None:
+        if not self.metrics:
+            return None
+        fits = self.mask is not None and tuple(self.mask.shape) == (seen.front[0], seen.queries)
+        mask = self.mask if fits else None
+        if seen.kind == "mixing":
+            return self._mixing(seen, X, mask)
+        numbers = AttentionNumbers(False if first_sees_last(seen, mask) else None, sequences=seen.front[0])
+        wanted = self._told_by(seen.kind)
+        size = math.prod(seen.front) * seen.queries * seen.keys
+        if size > TOGETHER:
+            self._measure(self._pattern(seen, mask), seen.front, X, wanted, [numbers])
+            return numbers
+        P = self._pattern(seen, mask).held().reshape(*seen.front, seen.queries, seen.keys)
+        triangular = seen.causal or (seen.queries == seen.keys and not bool(P.triu(1).any()))
+        token_shape = None if X is None else (X.shape, X.dtype)
+        key = (seen.kind, P.shape, P.dtype, P.device, fits, seen.sink, triangular, token_shape)
+        waiting = self._waiting[key]
+        waiting.append(Waiting(P.clone(), X if X is None else X.detach().clone(), mask, numbers))
+        if size * len(waiting) > TOGETHER:
+            self._together(key, self._waiting.pop(key))
+        return numbers
+
+    def finish(self) -> None:
+        """Measure what is left: the pass has ended."""
+        while self._waiting:
+            self._together(*self._waiting.popitem())
+
+    def _pattern(self, seen: AttentionSeen, mask: Tensor | None) -> Pattern:
+        return pattern_of(
+            seen.P,
+            q=seen.q,
+            k=seen.k,
+            scale=seen.scale,
+            bias=seen.bias,
+            causal=seen.causal,
+            mask=mask,
+            where="scan",
+            trusted=True,
+            scratch=self.scratch,
+            sink=seen.sink,
+        )[0]
+
+    def _together(self, key: Any, waiting: list[Waiting]) -> None:
+        """Measure attentions of one shape as one."""
+        kind, sink = key[0], key[5]
+        P, X, mask = (
+            None if parts[0] is None else torch.cat(parts)
+            for parts in zip(*((one.P, one.X, one.mask) for one in waiting), strict=True)
+        )
+        pattern, batch = pattern_of(P, mask=mask, where="scan", trusted=True, scratch=self.scratch, sink=sink)
+        self._measure(pattern, batch, X, self._told_by(kind), [one.numbers for one in waiting])
+
+    def _measure(
+        self, pattern: Pattern, batch: Any, X: Tensor | None, wanted: list[Any], numbers: list[AttentionNumbers]
+    ) -> None:
+        """Fill the numbers of attentions that follow each other along the batch of a pattern."""
+        columns: dict[str, list[Tensor]] = {}
+        residuals: dict[str, Tensor] = {}
+        triangular, leak = True, 0.0
+        for part in pattern.pieces():
+            for function in wanted:
+                self._read(function.facts, part, X, columns, residuals)
+            triangular = triangular and part.is_triangular()
+            leak = max(leak, part.leak)
+        names = list(columns)
+        table = torch.stack([torch.cat(columns[name]) for name in names]).reshape(len(names), -1, batch[1]).tolist()
+        errors = {name: float(error) for name, error in residuals.items()}
+        for i, one in enumerate(numbers):
+            own = slice(i * one.sequences, (i + 1) * one.sequences)
+            one.values = {name: rows[own] for name, rows in zip(names, table, strict=True)}
+            one.residuals, one.leak, one.causal = errors, leak, triangular or one.causal
+            one.sketched = X is not None and "mu_2" in one.values and self._sketch(X) is not None
+            one.without_tokens = X is None and any("X" in f.facts.takes for f in wanted)
+
+    def _told_by(self, kind: str) -> list[Any]:
+        """The metrics that a kind of attention has: keys that are other tokens leave the spread of the rows alone."""
+        return [f for f in self.metrics if f.facts.name == "attention_entropy"] if kind == "cross" else self.metrics
+
+    def _mixing(self, seen: AttentionSeen, X: Tensor | None, mask: Tensor | None) -> AttentionNumbers:
+        """A matrix M (B, h, n, n) without probabilities: what it has, and NaN for what only probabilities have."""
+        M = seen.P
+        assert M is not None  # nothing else is mixing
+        found = plain_mixing(M, X, mask)
+        empty = torch.full(M.shape[:2], math.nan, dtype=torch.float64)
+        values = {part: found.get(part, empty).tolist() for f in self.metrics for part in f.facts.parts}
+        return AttentionNumbers(not bool(M.triu(1).any()) or None, values, sequences=len(M))
+
+    def _read(self, facts: MetricFacts, part: Any, X: Tensor | None, columns: dict, residuals: dict) -> None:
+        assert facts.formula is not None  # every attention metric has one
+        if "X" not in facts.takes:
+            found = facts.formula(part)
+        elif X is None:
+            found = tuple(torch.full((part.size,), math.nan, dtype=torch.float64) for _ in facts.parts)
+        elif facts.name == "mu":
+            found = facts.formula(part, X, self._sketch(X))
+        else:
+            found = facts.formula(part, X)
+        if facts.estimated:
+            found, residual = found
+            relative = (residual / found.clamp_min(SMALL)).nan_to_num(0.0).max()
+            known = residuals.get(facts.name)
+            residuals[facts.name] = relative if known is None else torch.maximum(known, relative)
+        parts = found if isinstance(found, tuple) else (found,)
+        for name, value in zip(facts.parts, parts, strict=True):
+            columns.setdefault(name, []).append(value.double())
+
+    def _sketch(self, X: Tensor) -> Tensor | None:
+        """Random orthonormal channels (d, SKETCH) for a wide X, the same in every block; None when X is narrow."""
+        d = X.shape[-1]
+        if d <= 4 * SKETCH:
+            return None
+        if d not in self.sketches:
+            G = torch.randn(d, SKETCH, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+            self.sketches[d] = torch.linalg.qr(G).Q.to(X.device)
+        return self.sketches[d]
