@@ -8,8 +8,9 @@ In pre-norm blocks that is the sum itself, in post-norm blocks its norm. The las
 from dataclasses import dataclass
 
 from depthscope.traces.families import Group, template
-from depthscope.traces.flow import Flow, ModuleCall
+from depthscope.traces.flow import Flow
 from depthscope.traces.lines import Joined
+from depthscope.traces.nodes import ModuleCall
 
 
 @dataclass(frozen=True)

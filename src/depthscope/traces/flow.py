@@ -8,75 +8,15 @@ join of its own; the stream is the way from its root to the last join. Modules a
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor, nn
 
 from depthscope.traces.identity import Known
 from depthscope.traces.nests import tensors_in, ways_to_tensors
+from depthscope.traces.nodes import Given, JoinNode, ModuleCall, Node, Sizes, Tree
 from depthscope.traces.operations import ACTIVATIONS, FORMS, JOINS, SCALED, SHAPED_ALIKE, Operation
-
-
-@dataclass(eq=False, slots=True)
-class Node:
-    """A tensor of the pass. state: the node that it is a form of, itself where it is none. call: who was running."""
-
-    parents: tuple[int, ...]
-    skip: int | None  # the parent that it is a form of
-    state: int
-    name: str  # of the function
-    call: int
-    order: int  # on the clock of the log
-    shape: tuple[int, ...]
-    from_input: bool
-    heavy: bool = False  # made by attention, or by an activation
-    tree: int = -1  # of the joins that it comes from
-
-
-@dataclass(eq=False, slots=True)
-class JoinNode:
-    """A sum with the stream. skip, branch: its operands. before: the state that skip is a form of, or comes from."""
-
-    node: int
-    skip: int
-    branch: tuple[int, ...]
-    before: int
-    projected: bool = False  # skip is a matrix or a pooling of the stream, not the stream itself
-
-
-@dataclass(eq=False)
-class Tree:
-    """Joins that start from one root, by the node of their sum."""
-
-    root: int
-    joins: dict[int, JoinNode] = field(default_factory=dict)
-    lengths: dict[int, int] = field(default_factory=dict)  # joins from the root to each
-
-    def holds(self, state: int) -> bool:
-        return state == self.root or state in self.joins
-
-    def add(self, join: JoinNode) -> None:
-        self.joins[join.node] = join
-        self.lengths[join.node] = self.lengths.get(join.before, 0) + 1
-
-
-@dataclass(eq=False)
-class ModuleCall:
-    """One call of a module: nodes from first to last ran inside it.
-
-    given, gave: the tensors in and out by the way to them, as nodes; None for unknown ones.
-    """
-
-    path: str
-    above: int  # the call around it, -1 for none
-    first: int
-    entered: int  # on the clock of the log
-    given: dict[Any, int | None] = field(default_factory=dict)
-    gave: dict[Any, int | None] = field(default_factory=dict)
-    last: int = -1
-    left: int = -1
 
 
 class Flow:
@@ -137,7 +77,7 @@ class Flow:
 
     # functions
 
-    def asked(self, op: Operation) -> "Given":
+    def asked(self, op: Operation) -> Given:
         """The nodes of a function's tensors, asked before it runs: it may write into them."""
         if op.name in SHAPED_ALIKE:
             return Given([], ())
@@ -155,7 +95,7 @@ class Flow:
             return node
         return self._made(tensor, (), None, "given")
 
-    def ran(self, op: Operation, given: "Given | None", result: Any) -> None:
+    def ran(self, op: Operation, given: Given | None, result: Any) -> None:
         """A function ran. given: what asked() said before; None inside a norm, which is one step."""
         if given is None:
             return
@@ -175,14 +115,14 @@ class Flow:
         if isinstance(result, Tensor):
             self._made(result, () if known is None else (known,), known, name)
 
-    def attends(self, result: Any, sizes: "Sizes") -> None:
+    def attends(self, result: Any, sizes: Sizes) -> None:
         """Attention, or another mixing of tokens, gave this tensor."""
         node = self.find(result)
         if node is not None:
             self.nodes[node].heavy = True
             self.attentions[node] = sizes
 
-    def _form(self, op: Operation, given: "Given", result: Tensor) -> int | None:
+    def _form(self, op: Operation, given: Given, result: Tensor) -> int | None:
         """The node that the result is a form of: a view and the like, or a tensor with something smaller on it."""
         places = given.places
         if op.name in FORMS:
@@ -212,7 +152,7 @@ class Flow:
 
     # joins
 
-    def _pairs(self, op: Operation, given: "Given", shape: tuple[int, ...]) -> list[tuple[int, tuple[int, ...]]]:
+    def _pairs(self, op: Operation, given: Given, shape: tuple[int, ...]) -> list[tuple[int, tuple[int, ...]]]:
         """What may be (skip, branch) in a sum: the skip has the shape of the sum, and stands where the table says."""
         found = []
         for i in JOINS[op.name]:
@@ -291,18 +231,3 @@ class Flow:
                 if parent >= least and parent not in seen:
                     seen.add(parent)
                     heappush(waiting, -parent)
-
-
-class Sizes(NamedTuple):
-    """Of attention: the axes before the queries, and how many queries and keys there are."""
-
-    front: tuple[int, ...]
-    queries: int
-    keys: int
-
-
-class Given(NamedTuple):
-    """The nodes of a function's arguments: of each in its place, None where it has none; and all of them."""
-
-    places: list[int | None]
-    nodes: tuple[int, ...]

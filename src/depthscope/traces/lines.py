@@ -6,7 +6,8 @@ merged, a sequence that is pooled. A line inside the branch of another is a part
 
 from dataclasses import dataclass
 
-from depthscope.traces.flow import Flow, JoinNode, Tree
+from depthscope.traces.flow import Flow
+from depthscope.traces.nodes import JoinNode, Tree
 
 PRODUCTS = {"matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "baddbmm", "einsum", "mv", "linear"}
 

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from depthscope.traces.after_blocks import AfterBlocks
 from depthscope.traces.attention import AttentionSeen, drops, without_dropout
-from depthscope.traces.flow import Flow, Given, Sizes
+from depthscope.traces.flow import Flow
 from depthscope.traces.followed import followed_modules
 from depthscope.traces.lineage import Lineage
 from depthscope.traces.log import Add, Attention, Call, Log
 from depthscope.traces.nests import tensors_in
+from depthscope.traces.nodes import Given, Sizes
 from depthscope.traces.operations import PAIRS, Operation, is_norm, is_scalar
 from depthscope.traces.patterns import SHOWN, Patterns
 from depthscope.traces.placing import is_over_memory, placed

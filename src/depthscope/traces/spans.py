@@ -7,7 +7,8 @@ from typing import Any
 from torch import nn
 
 from depthscope.traces.ends import Ends, forms_of, step_of
-from depthscope.traces.flow import Flow, ModuleCall
+from depthscope.traces.flow import Flow
+from depthscope.traces.nodes import ModuleCall
 from depthscope.traces.places import remember, remember_parts
 
 JoinKey = tuple[str, str, int]  # the module in which a sum is made, the one that gave its branch, and which of these
