@@ -47,6 +47,21 @@ class Known:
         return Padding(self.named)
 
 
+class Told:
+    """The pass is over, in which the blocks told what is padding; one of them runs again."""
+
+    def __init__(self, named: Tensor | None) -> None:
+        self.named = named
+
+    def begins(self) -> None: ...
+
+    def of(self, shape: tuple[int, int]) -> Padding:
+        raise MaskError(
+            f"a block that runs again in the backward pass must be given as many tokens as before; got {shape}, which "
+            "the pass did not have. Checkpoint whole blocks, or turn checkpointing off."
+        )
+
+
 class Glanced:
     """The first attention is looked at by a glance, before it runs in the pass."""
 

@@ -15,7 +15,7 @@ from depthscope.interventions.sites import Site
 from depthscope.registry import unknown
 from depthscope.remedies.attention_remedy import AttentionRemedy
 from depthscope.remedies.described import rebuilt
-from depthscope.remedies.forms import Forms
+from depthscope.remedies.forms import Form, Forms
 from depthscope.remedies.paddings import Paddings
 from depthscope.remedies.placement import placed
 from depthscope.remedies.remedy import Remedy
@@ -49,7 +49,7 @@ class Fix(Handle):
         self.memory = Memory(name_in(entry.model, type(remedy).__name__, at), group is not None)
         self.forms = Forms(self)
         self.padding = Paddings(self, mask)
-        self._padded = False  # whether the last pass had padding
+        self._latest: Form | None = None  # in use, while a block runs again in the form of its own pass
         super().__init__(entry)
 
     def __repr__(self) -> str:
@@ -81,10 +81,6 @@ class Fix(Handle):
         """What no query sees in the pass that runs: the future, where the stream was seen to be causal; padding."""
         stream = self.forms.stream
         return Hidden(stream is not None and stream.kind == "causal", self._pass.padding.named if self._pass else None)
-
-    @property
-    def may_run_again(self) -> bool:
-        return not self._padded and self.at in ("block_in", "block_out") and len(self.forms.used) < 2
 
     def undo(self) -> None:
         """Take the remedy out, and what it has learned with it."""
@@ -135,9 +131,9 @@ class Fix(Handle):
             super().prepare(*without_segments(args, kwargs))  # the memory must know how many blocks there are
         past = self.memory.recall(given, arguments, self.remedy) if self.remembers else None
         self.prepare(args, kwargs)
-        self._padded, cached = False, tokens_in(arguments)
+        cached = tokens_in(arguments)
         padding = self.padding.of_pass(args, kwargs, continues(arguments))
-        found = Pass(padding, past, cached, most_remembered(self.model), arguments)
+        found = Pass(padding, past, cached, most_remembered(self.model), arguments, form=self.forms.now)
         if isinstance(padding, Watching) and not self.is_off:
             found.paths.enter_context(Watcher(padding))
         if not self.is_off:
@@ -148,6 +144,16 @@ class Fix(Handle):
         super().enters(block)
         if self._pass is not None:
             self._pass.padding.begins()
+
+    def resumes(self, again: Pass) -> None:
+        super().resumes(again)
+        self._latest = self.forms.now
+        self.forms.take(again.form)
+
+    def leaves(self) -> None:
+        super().leaves()
+        if self._latest is not None:
+            self.forms.take(self._latest)
 
     def ended(self, done: Pass, output: Any) -> None:
         cache = self.memory.keep(done.arguments, output, done.sums)
@@ -178,7 +184,7 @@ class Fix(Handle):
             else:
                 Y = remedy(X) if mask is None else remedy(X, mask=mask)
         new = layout.joined(Y if tokens.ndim > 2 else Y.squeeze(0), tuple(tokens.shape))
-        if self.on_change is not None:
+        if self.on_change is not None and not now.is_rerun:
             self.on_change(tokens, new)
         return new
 
@@ -190,7 +196,6 @@ class Fix(Handle):
         mask = found.mask
         if self.group is None and mask is not None and bool(mask.all()):
             mask = None
-        self._padded |= mask is not None
         return mask
 
 
