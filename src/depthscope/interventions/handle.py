@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from depthscope.errors import DepthscopeError, HookError, UsageError, name_caller
 from depthscope.interventions.compiled import eager_calls
+from depthscope.interventions.graphs import OneGraph
 from depthscope.interventions.passes import Pass
 from depthscope.interventions.reruns import Reruns, in_backward
 from depthscope.interventions.sites import Site
@@ -43,6 +44,7 @@ class Handle:
         ):
             self._undo.callback(handle.remove)
         self._undo.enter_context(eager_calls(self.model, entry.wrappers))
+        self.graph: OneGraph | None = None  # where it is compiled with the model
 
     # what kinds of change are asked
 
@@ -92,6 +94,8 @@ class Handle:
         """A hook that a scan can recognise, and that names who was called in what it raises."""
 
         def call(*args: Any) -> Any:
+            if self.graph is not None and self.graph.tracing:
+                return None  # the model's code is being compiled, or was: hooks of the graph act in it
             try:
                 return hook(*args)
             except DepthscopeError as error:

@@ -87,6 +87,7 @@ class Watching:
     def __init__(self, named: Tensor | None, look: Callable[[], Glance]) -> None:
         self.named, self.look, self.keys = named, look, KeysMet()
         self.before: int | None = None
+        self.heard, self.masked = 0, False  # attentions; whether any of them was or may have been given a mask
 
     def modules(self) -> Iterable[Watched]:
         return ()
@@ -100,6 +101,11 @@ class Watching:
     def operation(self, op: Operation) -> Any:
         result = op.run()
         seen = attention_in(op, result) if op.role in ("attention", "softmax") else None
+        if seen is not None:
+            self.heard += 1
+            self.masked |= op.role == "softmax" or (
+                op.named().get("attn_mask") is not None and not getattr(op.func, "masks_by_position", False)
+            )
         if seen is not None and not self._told(seen.keys):
             self.keys.add(0, seen)
         return result

@@ -32,6 +32,8 @@ class Pass:
     thread: int = field(default_factory=threading.get_ident)
     has_gradients: bool = field(default_factory=torch.is_grad_enabled)
     form: Any = None  # of the remedy
+    way: Any = None  # in which the model is called
+    may_compile: bool = False  # in one graph with the model
     calls: Counter[str] = field(default_factory=Counter)  # of modules inside checkpoints
     is_rerun: bool = False  # a block runs again by itself, in the backward pass
 

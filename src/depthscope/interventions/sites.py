@@ -150,6 +150,7 @@ class AtEnds(Site):
 
     def __init__(self, meets: Any, spans: list[Span]) -> None:
         self.watcher: Watcher | None = None
+        self.bare = True  # whether all modules gave their tokens and nothing else
         self.open = [span for span in dict.fromkeys(spans) if span.exit is None]
         if self.open and meets.at == "block_in":
             raise HookError(
@@ -187,6 +188,7 @@ class AtEnds(Site):
             if self.meets.surveying:
                 return None
             source = tokens_given(module, args, kwargs)
+            self.bare &= isinstance(output, Tensor)
             swap = self._swap(block, tokens_gave(module, output, tuple(source.shape)) if source is not None else None)
             new = swap(output)
             if new is output:

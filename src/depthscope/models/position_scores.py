@@ -45,7 +45,19 @@ def position_scores(q: Tensor, r: Tensor, s: float) -> Tensor:
     Backwards, a view with rows T + 1 apart undoes the shift. What it takes from the row before are places of later
     keys, where the gradient behind a softmax is exactly zero.
     """
+    if torch.compiler.is_compiling():
+        return _by_gathering(q, r, s)
     return _PositionScores.apply(q, r, s)
+
+
+def _by_gathering(q: Tensor, r: Tensor, s: float) -> Tensor:
+    """The same, every entry taken from its place: for compilers, which know no overlapping views."""
+    n, T = q.shape[2], r.shape[1] - 1
+    S = torch.einsum("hbne,hte->hbnt", q * s, r)
+    i, j = torch.arange(n, device=q.device).unsqueeze(1), torch.arange(T, device=q.device)
+    column = j + n - i  # its distance is T - column
+    B = S.gather(-1, column.clamp(max=T).expand(*S.shape[:2], n, T))
+    return B.masked_fill(column > T, -torch.inf)
 
 
 class _Attention(torch.autograd.Function):
@@ -75,7 +87,13 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     tensors = (query, key, value, attn_mask)
     if has_torch_function(tensors):
         return handle_torch_function(scaled_dot_product_attention, tensors, *tensors)
+    if torch.compiler.is_compiling():  # the compiler finds its own ways to touch less memory
+        scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5 + attn_mask
+        return scores.softmax(-1) @ value
     heads_first = (x.transpose(0, -3) for x in tensors)  # as position_scores lays them: the mask need not be copied
     mixed = _Attention.apply(*(x.flatten(0, -3) for x in heads_first))
     shape = query.transpose(0, -3).shape[:-1]
     return mixed.view(*shape, value.shape[-1]).transpose(0, -3)
+
+
+scaled_dot_product_attention.masks_by_position = True  # type: ignore[attr-defined]  # no mask for padding
