@@ -24,7 +24,7 @@ READS = ("aten._local_scalar_dense.default", "aten.equal.default")
 _setup_privateuseone_for_python_backend()  # for the whole process: run this in one of its own
 
 
-class MixedDevices(Exception):
+class MixedDevicesError(Exception):
     """What an accelerator would have said."""
 
 
@@ -81,7 +81,7 @@ def dispatched(func: Any, args: tuple, kwargs: dict) -> Any:
     if any(isinstance(t, Far) for t in tensors) and not moves:
         near = [t for t in tensors if not isinstance(t, Far) and t.ndim]
         if near and not name.startswith("aten.index"):  # indices may be near, as on every accelerator
-            raise MixedDevices(f"{name} of {FAR} and cpu, near: {[tuple(t.shape) for t in near]}")
+            raise MixedDevicesError(f"{name} of {FAR} and cpu, near: {[tuple(t.shape) for t in near]}")
     if name in READS:
         READ_AT[_who()] += 1
     far = any(isinstance(t, Far) for t in tensors) if named is None else torch.device(named).type == FAR.type

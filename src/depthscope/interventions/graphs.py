@@ -22,7 +22,7 @@ def settings_of(model: nn.Module, wrappers: list[nn.Module]) -> dict[str, Any] |
     if len(outer) != 1 or compiled_in_place(model) or any(map(is_compiled, model.modules())):
         return None
     context = getattr(outer[0], "dynamo_ctx", None)
-    backend = getattr(context, "callback", None)
+    backend: Any = getattr(context, "callback", None)
     while hasattr(backend, "_torchdynamo_orig_backend"):
         backend = backend._torchdynamo_orig_backend
     return {"backend": backend, "dynamic": getattr(context, "_dynamic", None)} if callable(backend) else None
