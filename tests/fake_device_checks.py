@@ -1,6 +1,5 @@
 """What is run on the fake device, in a process of its own: python tests/fake_device_checks.py"""
 
-import inspect
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -65,24 +64,6 @@ def metrics() -> None:
             close(a, b)
 
 
-def fixes() -> None:
-    for name, remedy in TABLES["remedy"].items():
-        if remedy.at in ("weights", "values"):  # they keep vectors by exchanging data, which the fake tensors cannot
-            continue
-        for choices in ({}, {"causal": True}):
-            outputs = []
-            for put in (lambda value: value, moved):
-                fixed = put(model(output=True, **choices))
-                try:
-                    width = {"d": 32} if "d" in inspect.signature(remedy).parameters else {}
-                    with ds.fix_(fixed, put(remedy(**width))), torch.no_grad():
-                        outputs.append(fixed(put(X)))
-                except ds.errors.DepthscopeError as error:  # the same on both
-                    assert not isinstance(error, ds.errors.ForwardError), f"{name}: {error}"
-                    outputs.append(torch.tensor(len(str(error)) * 0.0))
-            close(*reversed(outputs))
-
-
 def padding_and_sites() -> None:
     def encoder() -> nn.Module:
         torch.manual_seed(0)
@@ -103,21 +84,6 @@ def forecasts() -> None:
     close(far, near)
 
 
-def ablations() -> None:
-    near, far = (ds.ablate(put(model()), put(X)).to_dict()["rows"] for put in (lambda value: value, moved))
-    assert len(far) == len(near) > 1
-    for one, other in zip(far, near, strict=True):
-        close(*(torch.tensor(numbers(row)) for row in (one, other)))
-
-
-def numbers(value: Any) -> list[float]:
-    if isinstance(value, dict):
-        return [number for part in value.values() for number in numbers(part)]
-    if isinstance(value, list | tuple):
-        return [number for part in value for number in numbers(part)]
-    return [float(value)] if isinstance(value, int | float) else []
-
-
 def language() -> None:
     torch.manual_seed(0)
     words = torch.randint(0, 30, (2, 8))
@@ -132,7 +98,7 @@ def language() -> None:
 
 
 CHECKS: tuple[Callable[[], None], ...] = (
-    the_device_tells, metrics, scans, fixes, padding_and_sites, language, forecasts, ablations,
+    the_device_tells, metrics, scans, padding_and_sites, language, forecasts,
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -7,14 +7,15 @@ from typing import Any
 from torch import Tensor, nn
 
 from depthscope.errors import BlocksNotFoundError, MaskError, UnknownNameError, UsageError, said_by
-from depthscope.interventions.graphs import OneGraph, in_graph, settings_of
+from depthscope.interventions.graphs import settings_of
 from depthscope.interventions.handle import Handle
 from depthscope.interventions.memory import Memory, continues, most_remembered, name_in, tokens_in, without_segments
 from depthscope.interventions.pass_padding import Glanced, Watching
 from depthscope.interventions.passes import Pass
-from depthscope.interventions.sites import AtEnds, Site
+from depthscope.interventions.sites import Site
 from depthscope.registry import unknown
 from depthscope.remedies.attention_remedy import AttentionRemedy
+from depthscope.remedies.compiling import Compiling
 from depthscope.remedies.described import rebuilt
 from depthscope.remedies.forms import Form, Forms
 from depthscope.remedies.paddings import Paddings
@@ -27,7 +28,6 @@ from depthscope.traces.attention import Hidden
 from depthscope.traces.blocks import none_found
 from depthscope.traces.entry import Entry, enter
 from depthscope.traces.inputs import named_arguments
-from depthscope.traces.installed import fixes_in
 from depthscope.traces.spans import Span
 from depthscope.traces.watcher import Watcher, unwatched
 
@@ -51,8 +51,7 @@ class Fix(Handle):
         self.memory = Memory(name_in(entry.model, type(remedy).__name__, at), group is not None)
         self.forms = Forms(self)
         self.padding = Paddings(self, mask)
-        self.settings = settings_of(entry.model, entry.wrappers)  # of torch.compile
-        self._without_masks: set[Any] = set()  # ways of calling whose attention takes no mask
+        self.compiling = Compiling(self, settings_of(entry.model, entry.wrappers))
         self._latest: Form | None = None  # in use, while a block runs again in the form of its own pass
         super().__init__(entry)
 
@@ -137,7 +136,7 @@ class Fix(Handle):
         self.prepare(args, kwargs)
         cached = tokens_in(arguments)
         padding, window = self.padding.of_pass(args, kwargs, continues(arguments)), most_remembered(self.model)
-        known = self.graph is not None and self.forms.way in self._without_masks and not self.forms.trying
+        known = self.compiling.knows(self.forms.way) and not self.forms.trying
         may_compile = known and past is None and not window and not self.is_off  # sums over tokens are kept outside
         if may_compile and isinstance(padding, Watching):  # asked where no graph can be made
             padding = Glanced(padding.named, padding.look)
@@ -154,44 +153,6 @@ class Fix(Handle):
         if self._pass is not None:
             self._pass.padding.begins()
 
-    # in one graph with a compiled model
-
-    def _compiles(self) -> bool:
-        """Whether the remedy may act inside compiled code in the pass that runs.
-
-        It must be a plain function of the tokens there: at block_out, in a way of calling that was seen eagerly, whose
-        attention takes no mask, so that no token can be padding.
-        """
-        now = self._pass
-        if now is None or not now.may_compile or self.on_change is not None or fixes_in(self.model) != [self]:
-            return False
-        now.entered.update(self.blocks)
-        now.fired.update(self.blocks)
-        self.fired += len(self._survey.spans)  # type: ignore[union-attr]
-        return True
-
-    def _learned_way(self, done: Pass) -> None:
-        """An eager pass has ended: did its attentions take masks? Then prepare to compile."""
-        seen, site = done.padding, self._site
-        if self.settings is None or not isinstance(seen, Watching) or seen.masked or not seen.heard:
-            return
-        plain = isinstance(site, AtEnds) and site.bare and not site.open and self.at == "block_out"
-        if not plain or self.group is not None or any(not isinstance(remedy, Remedy) for remedy in self.copies):
-            return
-        if any(self.layout(block, 3) != ((1,), 2) for block in self.blocks):
-            return
-        self._without_masks.add(done.way)
-        if self.graph is None:
-            self.graph = OneGraph(self.model, self.settings, self._compiles, self._not_compiled)
-            self._undo.callback(self.graph.remove)
-            for span in dict.fromkeys(self._survey.spans):  # type: ignore[union-attr]
-                module = self.model.get_submodule(str(span.exit))
-                handle = module.register_forward_hook(in_graph(self.graph, self.copies, span.block))
-                self._undo.callback(handle.remove)
-
-    def _not_compiled(self, why: str) -> None:
-        self.notes.append(f"{type(self.model).__name__} runs eagerly with {self.remedy}: not one graph ({why})")
-
     def resumes(self, again: Pass) -> None:
         super().resumes(again)
         self._latest = self.forms.now
@@ -203,7 +164,7 @@ class Fix(Handle):
             self.forms.take(self._latest)
 
     def ended(self, done: Pass, output: Any) -> None:
-        self._learned_way(done)
+        self.compiling.saw(done)
         cache = self.memory.keep(done.arguments, output, done.sums)
         if cache is not None:
             self.forms.keep(cache)
