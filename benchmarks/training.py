@@ -1,4 +1,7 @@
-"""Training against torch's own encoder, and what the monitor costs: OMP_NUM_THREADS=1 python benchmarks/training.py"""
+"""Training against the encoders of torch and x-transformers, and what the monitor costs.
+
+OMP_NUM_THREADS=1 python benchmarks/training.py
+"""
 
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -10,7 +13,7 @@ from _ratio import line, ratio
 from torch import nn
 
 from depthscope.training.build import Build
-from depthscope.training.data.task import make_task
+from depthscope.training.data.images import make_task
 from depthscope.training.monitor import Monitor
 from depthscope.training.parallel import accelerated
 from depthscope.training.recipe import Recipe
@@ -35,6 +38,18 @@ def torchs_own(model: Any, build: Build) -> nn.Module:
     """The same ViT with nn.TransformerEncoder for its blocks: post-norm, ReLU, no dropout, but biases for q, k, v."""
     layer = nn.TransformerEncoderLayer(build.d, build.h, build.q, dropout=0.0, batch_first=True)
     model.transformer = nn.TransformerEncoder(layer, build.depth, enable_nested_tensor=False)
+    return model
+
+
+def x_transformers(model: Any, build: Build) -> nn.Module:
+    """The same ViT with x-transformers' encoder: post-norm, ReLU, no dropout, its flash attention, no biases."""
+    from x_transformers import Encoder
+
+    model.transformer = Encoder(
+        dim=build.d, depth=build.depth, heads=build.h, attn_dim_head=build.d // build.h, attn_flash=True,
+        ff_mult=build.q / build.d, ff_relu_squared=False, ff_custom_activation=nn.ReLU(), ff_no_bias=True,
+        pre_norm=False,
+    )  # fmt: skip
     return model
 
 
@@ -65,6 +80,15 @@ def against_torch() -> None:
         line(f"ViT, {name}: steps/s over nn.TransformerEncoder", times, "least 1.0", f"ours {1 / seconds:.2f} steps/s")
 
 
+def against_x_transformers() -> None:
+    """Steps per second of ours over those of x-transformers, both in the loop of depthscope train."""
+    for name, (build, image, batch) in SIZES.items():
+        task = noise(*image)
+        with stepper(build, task, batch) as (_, ours), stepper(build, task, batch, x_transformers) as (_, theirs):
+            times, seconds = ratio(theirs, ours, ROUNDS)
+        line(f"ViT, {name}: steps/s over x-transformers", times, "least 1.0", f"ours {1 / seconds:.2f} steps/s")
+
+
 def of_the_monitor() -> None:
     """Time of EVERY steps and one look over that of the steps alone."""
     for name, (build, image, batch) in SIZES.items():
@@ -79,4 +103,5 @@ def of_the_monitor() -> None:
 
 if __name__ == "__main__":
     against_torch()
+    against_x_transformers()
     of_the_monitor()

@@ -106,17 +106,28 @@ def test_no_gradient_enters_the_memory() -> None:
 
 
 def test_position_scores_are_shifted_and_closed() -> None:
-    n, T, q = 4, 6, torch.randn(3, 4, 2)
+    n, T, q = 4, 6, torch.randn(3, 2, 4, 2)
+    q[..., 0, 0] = 1e37  # an overflow of a distance that no key has must not become a number
     r = torch.randn(3, T + 1, 2)
+    r[:, 0] = torch.tensor([3e38, 0.0])
     B = position_scores(q, r, 0.5)
-    assert B.shape == (3, n, T)
+    assert B.shape == (3, 2, n, T)
     for i in range(n):
         for j in range(T):
             distance = T - n + i - j
             if distance < 0:
-                assert bool((B[:, i, j] == -torch.inf).all())
+                assert bool((B[..., i, j] == -torch.inf).all())
             else:
-                torch.testing.assert_close(B[:, i, j], 0.5 * (q[:, i] * r[:, T - distance]).sum(-1))
+                expected = torch.einsum("hbe,he->hb", 0.5 * q[..., i, :], r[:, T - distance])
+                torch.testing.assert_close(B[..., i, j], expected)
+
+
+@over("leading", [(), (2,), (2, 3)])
+def test_batches_of_any_shape_are_single_sequences(leading: tuple[int, ...]) -> None:
+    module, X = attention(), torch.randn(*leading, 5, 12, dtype=torch.float32)
+    found = module(X).reshape(-1, 5, 12)
+    for row, one in enumerate(X.reshape(-1, 5, 12)):
+        torch.testing.assert_close(found[row], module(one[None])[0])
 
 
 def test_attention_is_torchs_for_a_mask() -> None:

@@ -6,7 +6,6 @@ import pytest
 import torch
 import transformers as T
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 import depthscope as ds
 from depthscope.errors import BlocksNotFoundError, HookError, UsageError
@@ -102,35 +101,6 @@ def test_blocks_that_run_outside_their_model_say_so() -> None:
         model(IDS)
         with pytest.raises(HookError, match=r"encoder\.layer\.0 ran by itself\. Fix the module that you call"):
             model.encoder(torch.randn(3, 7, 32))
-
-
-class Checkpointed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = encoder().layers
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = checkpoint(layer, x, use_reentrant=False)
-        return x
-
-
-def test_checkpoints_are_right_or_refused() -> None:
-    model = Checkpointed()
-    for at in ("sa_sum", "sa_out"):
-        with ds.fix_(model, R.DeEscalate(0.5), at=at):
-            loss = model(X).square().sum()
-            with pytest.raises(HookError, match="checkpoints that run a block again need block_in or block_out"):
-                loss.backward()
-    plain = nn.Module()
-    plain.layers = model.layers
-    plain.forward = lambda x: plain.layers[1](plain.layers[0](x))
-    gradients = []
-    for each in (model, plain):
-        with ds.fix_(each, R.DeEscalate(0.5), blocks="layers.*"):
-            loss = each(X)[:, 0].square().sum()
-            gradients.append(torch.autograd.grad(loss, model.layers[0].linear1.weight)[0])
-    torch.testing.assert_close(*gradients)
 
 
 # passes that break off, copies, threads

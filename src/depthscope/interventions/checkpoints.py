@@ -1,7 +1,7 @@
-"""Activation checkpoints: what they run again in the backward pass would run without the change.
+"""Activation checkpoints that cannot work: what they run again in the backward pass would run without the change.
 
-A checkpoint around a whole block is seen by the hooks of the block, in the backward pass too. One inside a block,
-around its attention alone, is not; it is found on the way in, among the functions that are running.
+A checkpoint around whole blocks is seen by the hooks of the blocks, in the backward pass too (reruns.py). One inside a
+block, around its attention alone, is not; it is found on the way in, among the functions that are running.
 """
 
 import sys
@@ -9,14 +9,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-import torch.utils.checkpoint
 from torch import nn
 
 from depthscope.errors import UsageError
+from depthscope.interventions.reruns import FILES
 from depthscope.traces.operations import Operation
 
-FILES = {torch.utils.checkpoint.__file__, torch.autograd.function.__file__}  # others checkpoint by a Function
-ADVICE = "Use at='block_out' where fix_ can, or turn checkpointing off."
+ADVICE = "Use at='block_out' where fix_ can, checkpoint whole blocks, or turn checkpointing off."
 
 
 def refuse_checkpointing(meets: Any) -> None:

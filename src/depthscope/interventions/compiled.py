@@ -1,4 +1,8 @@
-"""Compiled models run eagerly while changed: compiled code does not call hooks that came later."""
+"""Compiled models run eagerly while changed: compiled code does not call hooks that came later.
+
+What fits in one graph with the change is compiled anew, by the wrapper's own settings (graphs.py); the wrapper's code
+without the change is kept for later.
+"""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,9 +15,9 @@ from torch import nn
 @contextmanager
 def eager_calls(model: nn.Module, wrappers: list[nn.Module]) -> Iterator[None]:
     """Let every call of a model that torch.compile has wrapped, or compiled in place, run its own Python."""
-    outer = [w for w in wrappers if _is_compiled(w)]
-    inner = [m for m in model.modules() if _is_compiled(m)]
-    in_place = [m for m in model.modules() if getattr(m, "_compiled_call_impl", None) is not None]
+    outer = [w for w in wrappers if is_compiled(w)]
+    inner = [m for m in model.modules() if is_compiled(m)]
+    in_place = compiled_in_place(model)
     kept = [m._compiled_call_impl for m in in_place]
     with ExitStack() as stack:
         for module in outer or ([model] if inner else []):
@@ -24,8 +28,14 @@ def eager_calls(model: nn.Module, wrappers: list[nn.Module]) -> Iterator[None]:
         yield
 
 
-def _is_compiled(module: nn.Module) -> bool:
+def is_compiled(module: nn.Module) -> bool:
+    """Whether torch.compile has wrapped this module."""
     return isinstance(getattr(module, "_orig_mod", None), nn.Module)
+
+
+def compiled_in_place(model: nn.Module) -> list[nn.Module]:
+    """The parts of a model on which compile() was called."""
+    return [m for m in model.modules() if getattr(m, "_compiled_call_impl", None) is not None]
 
 
 @contextmanager

@@ -6,12 +6,13 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from depthscope.errors import DepthscopeError, HookError, UsageError, name_caller
 from depthscope.interventions.compiled import eager_calls
+from depthscope.interventions.graphs import OneGraph
 from depthscope.interventions.passes import Pass
+from depthscope.interventions.reruns import Reruns, in_backward
 from depthscope.interventions.sites import Site
 from depthscope.traces.entry import Entry, run_model
 from depthscope.traces.operations import is_norm
@@ -35,6 +36,7 @@ class Handle:
         self._survey: Surveyed | None = None
         self._site: Site | None = None
         self._pass: Pass | None = None  # the one that is running
+        self.reruns = Reruns()
         self._undo = ExitStack()
         for handle in (
             self.model.register_forward_pre_hook(self.marked(self._start), with_kwargs=True),
@@ -42,6 +44,7 @@ class Handle:
         ):
             self._undo.callback(handle.remove)
         self._undo.enter_context(eager_calls(self.model, entry.wrappers))
+        self.graph: OneGraph | None = None  # where it is compiled with the model
 
     # what kinds of change are asked
 
@@ -91,6 +94,8 @@ class Handle:
         """A hook that a scan can recognise, and that names who was called in what it raises."""
 
         def call(*args: Any) -> Any:
+            if self.graph is not None and self.graph.tracing:
+                return None  # the model's code is being compiled, or was: hooks of the graph act in it
             try:
                 return hook(*args)
             except DepthscopeError as error:
@@ -183,6 +188,7 @@ class Handle:
                 f"Take the hooks off by copying the plain model, and call {self.called} on the copy."
             )
         self._refuse_second_pass()
+        self.reruns.forget_dead()
         known = len(self.others)
         self._pass = self.opened(args, kwargs)
         for other in self.others[known:]:
@@ -233,20 +239,32 @@ class Handle:
         """A block begins to run."""
         if self._pass is not None:
             self._pass.entered.add(block)
-        elif torch._C._current_graph_task_id() == -1 or not self.may_run_again:
-            raise HookError(
-                f"{self} acts while {type(self.model).__name__} is called; {block} ran by itself. Fix the module that "
-                "you call (an encoder, for example); checkpoints that run a block again need block_in or block_out, "
-                "and no padding."
-            )
+            return
+        again = " again in a backward pass, with tokens that no pass of the model is known for" * in_backward()
+        raise HookError(
+            f"{self} acts while {type(self.model).__name__} is called; {block} ran by itself{again}. Fix the module "
+            "that you call (an encoder, for example); checkpoints must be around whole blocks that are modules, and "
+            "hand them the tokens that they kept."
+        )
 
     @property
-    def may_run_again(self) -> bool:
-        """Whether a block may run by itself in the backward pass, as activation checkpoints do."""
-        return False
+    def running(self) -> Pass | None:
+        """The pass that runs."""
+        return self._pass
+
+    def resumes(self, again: Pass) -> None:
+        """A block runs again in the backward pass, as a part of a pass that is over."""
+        again.thread = threading.get_ident()
+        self._pass = again
+
+    def leaves(self) -> None:
+        """The block that ran again has ended."""
+        self._pass = None
 
     def fires(self, block: str) -> None:
         """The change acts in a block."""
+        if self._pass is not None and self._pass.is_rerun:
+            return
         self.fired += 1
         if self._pass is not None:
             self._pass.fired.add(block)

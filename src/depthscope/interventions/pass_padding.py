@@ -47,6 +47,21 @@ class Known:
         return Padding(self.named)
 
 
+class Told:
+    """The pass is over, in which the blocks told what is padding; one of them runs again."""
+
+    def __init__(self, named: Tensor | None) -> None:
+        self.named = named
+
+    def begins(self) -> None: ...
+
+    def of(self, shape: tuple[int, int]) -> Padding:
+        raise MaskError(
+            f"a block that runs again in the backward pass must be given as many tokens as before; got {shape}, which "
+            "the pass did not have. Checkpoint whole blocks, or turn checkpointing off."
+        )
+
+
 class Glanced:
     """The first attention is looked at by a glance, before it runs in the pass."""
 
@@ -72,6 +87,7 @@ class Watching:
     def __init__(self, named: Tensor | None, look: Callable[[], Glance]) -> None:
         self.named, self.look, self.keys = named, look, KeysMet()
         self.before: int | None = None
+        self.heard, self.masked = 0, False  # attentions; whether any of them was or may have been given a mask
 
     def modules(self) -> Iterable[Watched]:
         return ()
@@ -85,6 +101,11 @@ class Watching:
     def operation(self, op: Operation) -> Any:
         result = op.run()
         seen = attention_in(op, result) if op.role in ("attention", "softmax") else None
+        if seen is not None:
+            self.heard += 1
+            self.masked |= op.role == "softmax" or (
+                op.named().get("attn_mask") is not None and not getattr(op.func, "masks_by_position", False)
+            )
         if seen is not None and not self._told(seen.keys):
             self.keys.add(0, seen)
         return result

@@ -1,8 +1,9 @@
 """One forward pass of a fixed model: what is known of it, and what it needs."""
 
 import threading
+from collections import Counter
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from depthscope.interventions.means import Stretch
 from depthscope.interventions.memory import Sums
-from depthscope.interventions.pass_padding import Known, PassPadding
+from depthscope.interventions.pass_padding import Known, PassPadding, Told
 from depthscope.traces.whose_padding import Padding
 
 
@@ -30,6 +31,32 @@ class Pass:
     paths: ExitStack = field(default_factory=ExitStack)
     thread: int = field(default_factory=threading.get_ident)
     has_gradients: bool = field(default_factory=torch.is_grad_enabled)
+    form: Any = None  # of the remedy
+    way: Any = None  # in which the model is called
+    may_compile: bool = False  # in one graph with the model
+    calls: Counter[str] = field(default_factory=Counter)  # of modules inside checkpoints
+    is_rerun: bool = False  # a block runs again by itself, in the backward pass
+
+    def again(self) -> "Pass":
+        """The pass as a block finds it that runs now, to be taken up when the block runs again.
+
+        What the pass was told of padding until its end is shared; what it holds of the model's arguments is left out.
+        """
+        return replace(
+            self,
+            padding=Told(self.padding.named),
+            arguments={},
+            sums=[[] for _ in self.sums],
+            entered=set(),
+            fired=set(),
+            paths=ExitStack(),
+            is_rerun=True,
+        )
+
+    def is_like(self, other: "Pass") -> bool:
+        """Whether a block runs alike as a part of this pass and of another, both of them over."""
+        same = self.past is other.past and len(self.sums) == len(other.sums) and self.form == other.form
+        return same and self.window == other.window and _all_equal(self.told, other.told)
 
     def padding_of(self, X: Tensor) -> Padding:
         """The mask (B, n) of the tokens X (B, n, d), which come after those in the cache; told once for each length."""
@@ -46,3 +73,9 @@ class Pass:
     def stretch(self, mask: Tensor | None, group: Any) -> Stretch:
         """The tokens at hand in the next call of the remedy, whose mask this is."""
         return Stretch(mask, None if self.past is None else self.past[len(self.sums)], group, self.window)
+
+
+def _all_equal(ours: dict[tuple[int, int], Padding], theirs: dict[tuple[int, int], Padding]) -> bool:
+    masks = [(one.mask, theirs[shape].mask) for shape, one in ours.items() if shape in theirs]
+    same = (a is b or (a is not None and b is not None and torch.equal(a, b)) for a, b in masks)
+    return ours.keys() == theirs.keys() and all(same)

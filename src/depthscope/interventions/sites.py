@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from depthscope.errors import HookError
 from depthscope.interventions.checkpoints import refuse_checkpointing, refuse_inner_checkpoint
 from depthscope.interventions.open_ends import OpenEnds
+from depthscope.interventions.passes import Pass
+from depthscope.interventions.reruns import Reruns, in_backward, in_checkpoint
 from depthscope.traces.events import Passage, StreamListener
 from depthscope.traces.follower import INNER, following
 from depthscope.traces.places import tokens_gave, tokens_given
@@ -26,6 +28,14 @@ class Meets(Protocol):
     model: nn.Module
     at: str
     surveying: bool
+    reruns: Reruns
+
+    @property
+    def running(self) -> Pass | None: ...
+
+    def resumes(self, again: Pass) -> None: ...
+
+    def leaves(self) -> None: ...
 
     def enters(self, block: str) -> None: ...
 
@@ -36,22 +46,82 @@ class Meets(Protocol):
     def marked(self, hook: Callable[..., Any]) -> Callable[..., Any]: ...
 
 
+def whole_block(span: Span) -> str | None:
+    """The module that is a whole block."""
+    return span.entry if span.entry == span.exit else None
+
+
 class Site:
-    """Hooks that tell the handle which blocks run, and nothing to do around a pass."""
+    """Hooks that tell the handle which blocks run, and nothing to do around a pass.
+
+    A block that a checkpoint runs again in the backward pass is taken up as a part of its pass, between the hooks of
+    one module (`within`).
+    """
 
     def __init__(self, meets: Any, spans: list[Span]) -> None:
         self.meets, self.spans = meets, spans
         self.handles: list[Any] = []
         for span in dict.fromkeys(span for span in spans if span.entry):
             entry = meets.model.get_submodule(span.entry)
-            self.handles.append(entry.register_forward_pre_hook(meets.marked(self._entered(span.block))))
+            self.handles.append(entry.register_forward_pre_hook(meets.marked(self._entered(span))))
+        modules = {path: meets.model.get_submodule(path) for path in map(self.within, spans) if path}
+        for path, module in modules.items():
+            hook = meets.marked(self._begins(path))
+            self.handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+        self._hook()
+        for module in modules.values():  # after the hooks by which the site acts
+            hook = meets.marked(self._left)
+            self.handles.append(module.register_forward_hook(hook, with_kwargs=True, always_call=True))
 
-    def _entered(self, block: str) -> Callable[..., None]:
+    def _hook(self) -> None:
+        """Set the hooks by which the site acts, where it has any."""
+
+    def within(self, span: Span) -> str | None:
+        """The module inside which all is done at this site; None where there is none, and no block may run again."""
+        return None
+
+    def _entered(self, span: Span) -> Callable[..., None]:
         def hook(*_: Any) -> None:
-            if not self.meets.surveying:
-                self.meets.enters(block)
+            again = self.meets.running is None and in_backward() and self.within(span) is not None
+            if not self.meets.surveying and not again:
+                self.meets.enters(span.block)
 
         return hook
+
+    def _begins(self, path: str) -> Callable[..., Any]:
+        spans = [span for span in self.spans if self.within(span) == path]
+
+        def hook(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+            meets, now = self.meets, self.meets.running
+            if meets.surveying:
+                return None
+            if now is not None:
+                tokens = tokens_given(module, args, kwargs) if now.has_gradients and in_checkpoint() else None
+                if tokens is not None:
+                    meets.reruns.keep(path, tokens, now)
+                return None
+            rerun = meets.reruns.find(path, tokens_given(module, args, kwargs)) if in_backward() else None
+            if rerun is None:
+                meets.enters(spans[0].block)  # an error
+                return None
+            meets.resumes(rerun.again.again())  # a copy: it may run more than once
+            return self.begin_again(spans[min(rerun.number, len(spans) - 1)], module, args, kwargs)
+
+        return hook
+
+    def _left(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+        now, reruns = self.meets.running, self.meets.reruns
+        if now is None or not (now.is_rerun or reruns.is_open):
+            return
+        tokens = None if output is None else tokens_given(module, args, kwargs)
+        reruns.gave(None if tokens is None else tokens_gave(module, output, tuple(tokens.shape)), now)
+        if now.is_rerun:
+            self.end()
+            self.meets.leaves()
+
+    def begin_again(self, span: Span, module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+        """A block, whose module this is, begins to run again in the backward pass."""
+        return None
 
     def see(self, args: tuple, kwargs: dict) -> None:
         """Called once, with the arguments of the first pass, before it begins."""
@@ -80,6 +150,7 @@ class AtEnds(Site):
 
     def __init__(self, meets: Any, spans: list[Span]) -> None:
         self.watcher: Watcher | None = None
+        self.bare = True  # whether all modules gave their tokens and nothing else
         self.open = [span for span in dict.fromkeys(spans) if span.exit is None]
         if self.open and meets.at == "block_in":
             raise HookError(
@@ -87,7 +158,13 @@ class AtEnds(Site):
                 "its sums are in the code around it. Use at='block_out'."
             )
         super().__init__(meets, spans)
-        for span in (span for span in dict.fromkeys(spans) if span.exit is not None):
+
+    def within(self, span: Span) -> str | None:
+        return None if span.exit is None else span.entry if self.meets.at == "block_in" else span.exit
+
+    def _hook(self) -> None:
+        meets = self.meets
+        for span in (span for span in dict.fromkeys(self.spans) if span.exit is not None):
             if meets.at == "block_in":
                 hook = meets.marked(self._before(span.block))
                 module = meets.model.get_submodule(span.entry)
@@ -111,6 +188,7 @@ class AtEnds(Site):
             if self.meets.surveying:
                 return None
             source = tokens_given(module, args, kwargs)
+            self.bare &= isinstance(output, Tensor)
             swap = self._swap(block, tokens_gave(module, output, tuple(source.shape)) if source is not None else None)
             new = swap(output)
             if new is output:
@@ -157,9 +235,17 @@ class AroundPass(Site):
         """What listens to the blocks."""
         raise NotImplementedError
 
+    def within(self, span: Span) -> str | None:
+        return whole_block(span)
+
     def begin(self) -> None:
-        refuse_checkpointing(self.meets)
+        if not all(map(self.within, self.spans)):
+            refuse_checkpointing(self.meets)
         self.watcher = following(self.meets.model, self.spans, self.listener()).__enter__()
+
+    def begin_again(self, span: Span, module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+        self.watcher = following(self.meets.model, [span], self.listener(), running=module).__enter__()
+        return self.watcher.began(args, kwargs)
 
     def end(self) -> None:
         if self.watcher is not None:

@@ -47,7 +47,7 @@ class Following:
         self.form = x.shape
         if not streams:
             self.steps.channels_first = has_channels_first(x, block)
-        law = law_of(x) if streams else Law.of_tokens(self.steps.layout.tokens(x), followed=self.remember)
+        law = law_of(x) if streams else Law.of_tokens(self.steps.layout.tokens(x).cpu(), followed=self.remember)
         if self.last is not None or self.running:  # this tells where the block before it ended
             self.found.append(law)
             self.last, self.running, self.missing = None, 0, 0

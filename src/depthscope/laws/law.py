@@ -49,7 +49,7 @@ class Law:
 
         Means over draws are known, since weights alone make them; what changes from draw to draw is Gaussian.
         """
-        X = x.detach().double()
+        X = x.detach().cpu().double()
         size = own_sizes(X.square().mean(-1).mean(0))
         Q = modes(X.shape[-2])
         vectors = Q.T @ (X.mean(0) / size.unsqueeze(-1))  # (B, r, c)

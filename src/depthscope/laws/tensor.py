@@ -97,7 +97,7 @@ def follow(func: Any, args: tuple, kwargs: dict) -> Any:
     if func is F.multi_head_attention_forward:
         return body_of(func)(*args, **kwargs)
     name = getattr(func, "__name__", str(func))
-    args = tuple(getattr(a, "as_law", a) for a in args)
+    args, kwargs = tuple(map(_at_hand, args)), {key: _at_hand(value) for key, value in kwargs.items()}
     rule = (SCORE_RULES if name not in LAYOUTS and _is_attention(args) else RULES).get(name)
     if rule is None or kwargs.get("out") is not None:
         raise no_rule(name, args)
@@ -110,6 +110,14 @@ def follow(func: Any, args: tuple, kwargs: dict) -> Any:
         target.law = result.law  # whoever holds the tensor has the new numbers
         return target
     return result
+
+
+def _at_hand(value: Any) -> Any:
+    """Tokens as their law; weights of an accelerator on the CPU, where laws are computed, in float64."""
+    value = getattr(value, "as_law", value)
+    if isinstance(value, LawTensor | DrawnMatrix) or not isinstance(value, Tensor):
+        return value
+    return value if value.device.type in ("cpu", "meta") else value.cpu()
 
 
 def _is_attention(args: tuple) -> bool:

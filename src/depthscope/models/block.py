@@ -7,7 +7,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from depthscope.models.design import Design, State
 from depthscope.models.segment_memory import Recall
@@ -104,11 +103,6 @@ class Block(nn.Module):
         return self.wiring.steps((X, *streams) if streams else X, *self._branches(None))
 
     def forward(self, X: Tensor, *streams: Tensor, recall: Recall | None = None) -> State:
-        if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
-            return checkpoint(self._wired, recall, X, *streams, use_reentrant=False)  # hooks of the block stay outside
-        return self._wired(recall, X, *streams)
-
-    def _wired(self, recall: Recall | None, X: Tensor, *streams: Tensor) -> State:
         return self.wiring((X, *streams) if streams else X, *self._branches(recall))
 
     def _branches(self, recall: Recall | None) -> tuple[Branch, Branch]:

@@ -58,10 +58,12 @@ class RelativeAttention(nn.Module):
         joined = mixed.transpose(-2, -3).flatten(-2)  # (..., n, d)
         return joined if self.W_O is None else self.W_O(joined)
 
-    def _scores(self, q: Tensor, r: Tensor) -> Tensor:
+    @staticmethod
+    def _scores(q: Tensor, r: Tensor) -> Tensor:
         """The scores of the positions, (..., h, n, T): q (..., h, n, d_h), r (h, T + 1, d_h)."""
-        r = r.expand(*q.shape[:-3], *r.shape).flatten(0, -3)
-        return position_scores(q.flatten(0, -3), r, q.shape[-1] ** -0.5).view(*q.shape[:-1], -1)
+        heads_first = q.flatten(0, -4) if q.ndim > 3 else q.unsqueeze(0)
+        scores = position_scores(heads_first.transpose(0, 1), r, q.shape[-1] ** -0.5).transpose(0, 1)
+        return scores.unflatten(0, q.shape[:-3]) if q.ndim > 3 else scores.squeeze(0)
 
     def extra_repr(self) -> str:
         return f"h={self.h}"

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from depthscope.errors import ShapeError
 from depthscope.models.block import Block, SelfAttention
@@ -36,8 +38,15 @@ class Transformer(nn.Module):
             )
         streams = streams_of(self.beginning(X))
         for index, block in enumerate(self.blocks):
-            streams = streams_of(block(*streams) if recalls is None else block(*streams, recall=recalls[index]))
+            recall = {} if recalls is None else {"recall": recalls[index]}
+            streams = streams_of(self._ran(block, *streams, **recall))
         return self.ending(*streams)
+
+    def _ran(self, block: Any, *streams: Tensor, **recall: Recall) -> Any:
+        """What a block gives. A checkpoint is around all of it, its hooks too: remedies act again when it runs again"""
+        if block.gradient_checkpointing and self.training and torch.is_grad_enabled():
+            return checkpoint(block, *streams, use_reentrant=False, **recall)  # type: ignore[arg-type]
+        return block(*streams, **recall)
 
     def __iter__(self) -> Iterator[Block]:
         return iter(self.blocks)  # type: ignore[arg-type]

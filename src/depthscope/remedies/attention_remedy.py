@@ -21,6 +21,7 @@ class AttentionRemedy(Remedy):
 
     at = "attn"
     scale: ClassVar[float | None] = None  # of the scores, where it is not the model's own
+    carries: ClassVar[bool] = False  # whether blocks use what another one computed, so that none may run again alone
 
     def __init__(self, learnable: bool = False, heads: int = 1) -> None:
         super().__init__()

@@ -7,15 +7,17 @@ from typing import Any
 from torch import Tensor, nn
 
 from depthscope.errors import BlocksNotFoundError, MaskError, UnknownNameError, UsageError, said_by
+from depthscope.interventions.graphs import settings_of
 from depthscope.interventions.handle import Handle
 from depthscope.interventions.memory import Memory, continues, most_remembered, name_in, tokens_in, without_segments
-from depthscope.interventions.pass_padding import Watching
+from depthscope.interventions.pass_padding import Glanced, Watching
 from depthscope.interventions.passes import Pass
 from depthscope.interventions.sites import Site
 from depthscope.registry import unknown
 from depthscope.remedies.attention_remedy import AttentionRemedy
+from depthscope.remedies.compiling import Compiling
 from depthscope.remedies.described import rebuilt
-from depthscope.remedies.forms import Forms
+from depthscope.remedies.forms import Form, Forms
 from depthscope.remedies.paddings import Paddings
 from depthscope.remedies.placement import placed
 from depthscope.remedies.remedy import Remedy
@@ -49,7 +51,8 @@ class Fix(Handle):
         self.memory = Memory(name_in(entry.model, type(remedy).__name__, at), group is not None)
         self.forms = Forms(self)
         self.padding = Paddings(self, mask)
-        self._padded = False  # whether the last pass had padding
+        self.compiling = Compiling(self, settings_of(entry.model, entry.wrappers))
+        self._latest: Form | None = None  # in use, while a block runs again in the form of its own pass
         super().__init__(entry)
 
     def __repr__(self) -> str:
@@ -81,10 +84,6 @@ class Fix(Handle):
         """What no query sees in the pass that runs: the future, where the stream was seen to be causal; padding."""
         stream = self.forms.stream
         return Hidden(stream is not None and stream.kind == "causal", self._pass.padding.named if self._pass else None)
-
-    @property
-    def may_run_again(self) -> bool:
-        return not self._padded and self.at in ("block_in", "block_out") and len(self.forms.used) < 2
 
     def undo(self) -> None:
         """Take the remedy out, and what it has learned with it."""
@@ -135,9 +134,14 @@ class Fix(Handle):
             super().prepare(*without_segments(args, kwargs))  # the memory must know how many blocks there are
         past = self.memory.recall(given, arguments, self.remedy) if self.remembers else None
         self.prepare(args, kwargs)
-        self._padded, cached = False, tokens_in(arguments)
-        padding = self.padding.of_pass(args, kwargs, continues(arguments))
-        found = Pass(padding, past, cached, most_remembered(self.model), arguments)
+        cached = tokens_in(arguments)
+        padding, window = self.padding.of_pass(args, kwargs, continues(arguments)), most_remembered(self.model)
+        known = self.compiling.knows(self.forms.way) and not self.forms.trying
+        may_compile = known and past is None and not window and not self.is_off  # sums over tokens are kept outside
+        if may_compile and isinstance(padding, Watching):  # asked where no graph can be made
+            padding = Glanced(padding.named, padding.look)
+        found = Pass(padding, past, cached, window, arguments, form=self.forms.now, way=self.forms.way)
+        found.may_compile = may_compile
         if isinstance(padding, Watching) and not self.is_off:
             found.paths.enter_context(Watcher(padding))
         if not self.is_off:
@@ -149,7 +153,18 @@ class Fix(Handle):
         if self._pass is not None:
             self._pass.padding.begins()
 
+    def resumes(self, again: Pass) -> None:
+        super().resumes(again)
+        self._latest = self.forms.now
+        self.forms.take(again.form)
+
+    def leaves(self) -> None:
+        super().leaves()
+        if self._latest is not None:
+            self.forms.take(self._latest)
+
     def ended(self, done: Pass, output: Any) -> None:
+        self.compiling.saw(done)
         cache = self.memory.keep(done.arguments, output, done.sums)
         if cache is not None:
             self.forms.keep(cache)
@@ -178,7 +193,7 @@ class Fix(Handle):
             else:
                 Y = remedy(X) if mask is None else remedy(X, mask=mask)
         new = layout.joined(Y if tokens.ndim > 2 else Y.squeeze(0), tuple(tokens.shape))
-        if self.on_change is not None:
+        if self.on_change is not None and not now.is_rerun:
             self.on_change(tokens, new)
         return new
 
@@ -190,7 +205,6 @@ class Fix(Handle):
         mask = found.mask
         if self.group is None and mask is not None and bool(mask.all()):
             mask = None
-        self._padded |= mask is not None
         return mask
 
 

@@ -42,6 +42,7 @@ class Forms:
         self.now: Form | None = None
         self.stream: Causality | None = None  # of the pass that runs
         self.trying = False  # a pass of ours is running
+        self.way: tuple | None = None  # in which the model is called; None after tokens in a cache
         self.used: set[str] = set()
         self._found: dict[tuple, Form] = {}
         self._begun: WeakIdKeyDictionary = WeakIdKeyDictionary()  # what stands for a cache -> Form
@@ -51,6 +52,7 @@ class Forms:
         if self.fix.is_off:
             return
         named = named_arguments(self.fix.model, args, kwargs)[0]
+        self.way = None
         if continues(named):
             if self.now is None:
                 self._need(Causality("unknown", "a part of the tokens is in a cache"))
@@ -59,7 +61,7 @@ class Forms:
                 self._begun.get(anchor_of(cache_in(named)), self.now)
             )  # the rest of a sequence: what its beginning was settled as
             return
-        key = signature_of(self.fix.model, args, kwargs)
+        self.way = key = signature_of(self.fix.model, args, kwargs)
         if key not in self._found or not self._holds(key, length_of(args, kwargs, axis)):
             self._found[key] = self._settled(args, kwargs, axis, key)
         self.take(self._found[key])

@@ -15,6 +15,7 @@ class NeuTRENO(AttentionRemedy):
 
     source = "Nguyen, Nguyen & Baraniuk 2023 (2312.00751); lam 0.6 for DeiT"
     off = {"lam": 0.0}
+    carries = True
 
     def __init__(self, lam: float = 0.6) -> None:
         super().__init__()

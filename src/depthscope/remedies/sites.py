@@ -4,10 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 
 from depthscope.errors import UsageError
 from depthscope.interventions.checkpoints import CheckpointGuard, refuse_checkpointing, refuse_inner_checkpoint
-from depthscope.interventions.sites import AtEnds, Inside, Site
+from depthscope.interventions.sites import AtEnds, Inside, Site, whole_block
 from depthscope.remedies.value_remedy import ValueWeights, exactly, value_weights_in
 from depthscope.remedies.weight_remedy import matrices
 from depthscope.traces.attention import SdpaCall, attention_in, within_reach
@@ -26,6 +27,9 @@ class InAttention(Site):
         self.block: str | None = None  # that runs and has not attended yet
         self.watcher: Watcher | None = None
 
+    def within(self, span: Span) -> str | None:
+        return whole_block(span)
+
     def modules(self) -> list[Watched]:
         found = []
         for span in dict.fromkeys(self.spans):
@@ -42,9 +46,14 @@ class InAttention(Site):
         return hook
 
     def begin(self) -> None:
-        refuse_checkpointing(self.meets)
+        if not all(map(self.within, self.spans)) or any(remedy.carries for remedy in self.meets.copies):
+            refuse_checkpointing(self.meets)
         self.block = None
         self.watcher = Watcher(self).__enter__()
+
+    def begin_again(self, span: Span, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        self.watcher = Watcher(self, running=module).__enter__()
+        self.block = span.block
 
     def end(self) -> None:
         for remedy in self.meets.copies:
@@ -76,9 +85,10 @@ class InAttention(Site):
 
     def _own(self) -> Any:
         block, self.block = str(self.block), None
-        refuse_inner_checkpoint(self.meets, [block])
+        remedy = self.meets.copies[block]
+        refuse_inner_checkpoint(self.meets, [] if remedy.carries else [block])
         self.meets.fires(block)
-        return self.meets.copies[block]
+        return remedy
 
 
 class ForThePass(Site):

@@ -25,9 +25,14 @@ from depthscope.traces.watcher import OuterNorms, Watched, Watcher
 INNER = ("attn_in", "sa_out", "sa_sum", "ffn_in", "ffn_sum")
 
 
-def following(model: nn.Module, spans: list[Span], listener: StreamListener) -> Watcher:
-    """While entered, the listener hears what happens to the stream in the blocks of the model."""
-    return Watcher(Follower(model, spans, listener))
+def following(
+    model: nn.Module, spans: list[Span], listener: StreamListener, running: nn.Module | None = None
+) -> Watcher:
+    """While entered, the listener hears what happens to the stream in the blocks of the model.
+
+    running: the block that has been called already, where one is.
+    """
+    return Watcher(Follower(model, spans, listener), running)
 
 
 class Follower:

@@ -53,12 +53,23 @@ class Listener(Protocol):
 
 
 class Watcher(TorchFunctionMode):
-    """While entered, tells a listener of the modules it named and of the torch functions that have a role."""
+    """While entered, tells a listener of the modules it named and of the torch functions that have a role.
 
-    def __init__(self, listener: Listener) -> None:
+    running: a module whose hooks are being called when the watcher is entered. Others would not be called, or change
+    the table that torch goes through; its beginning is told by began().
+    """
+
+    def __init__(self, listener: Listener, running: nn.Module | None = None) -> None:
         super().__init__()
-        self.listener = listener
+        self.listener, self.running = listener, running
         self._handles: list[Any] = []
+        self._missed: list[Before] = []
+
+    def began(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        """Tell the listener that the running module began with these arguments; returns those to go on with."""
+        for before in self._missed:
+            args, kwargs = before(self.running, args, kwargs) or (args, kwargs)  # type: ignore[arg-type]
+        return args, kwargs
 
     def __enter__(self) -> "Watcher":
         try:
@@ -72,6 +83,9 @@ class Watcher(TorchFunctionMode):
 
     def _hook(self, watched: Watched) -> None:
         module, before, after, first, always = watched
+        if module is self.running:
+            self._missed += [before] if before is not None else []
+            return
         if before is not None:
             self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True, prepend=first))
         if after is not None:

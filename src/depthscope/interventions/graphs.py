@@ -1,0 +1,90 @@
+"""A change that is compiled with its model: one graph for both, beside the wrapper's own code without the change.
+
+The hooks of the model run as ever, and so do all checks before and after a pass; between them the model's forward is
+one compiled function. It must be one graph: code behind a break would be looked up among what was compiled without the
+change. Where it cannot be, the pass runs eagerly and a note says why.
+"""
+
+import types
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from depthscope.interventions.compiled import compiled_in_place, is_compiled
+
+
+def settings_of(model: nn.Module, wrappers: list[nn.Module]) -> dict[str, Any] | None:
+    """How a model was compiled: backend and dynamic shapes; None unless it is compiled as a whole, and nowhere else."""
+    outer = [wrapper for wrapper in wrappers if is_compiled(wrapper)]
+    if len(outer) != 1 or compiled_in_place(model) or any(map(is_compiled, model.modules())):
+        return None
+    context = getattr(outer[0], "dynamo_ctx", None)
+    backend: Any = getattr(context, "callback", None)
+    while hasattr(backend, "_torchdynamo_orig_backend"):
+        backend = backend._torchdynamo_orig_backend
+    return {"backend": backend, "dynamic": getattr(context, "_dynamic", None)} if callable(backend) else None
+
+
+class OneGraph:
+    """In the place of a model's forward: compiled where allowed() says so, for the pass that runs, else as it was.
+
+    failed is told why no graph was possible; it is not tried again.
+    """
+
+    def __init__(
+        self, model: nn.Module, settings: dict[str, Any], allowed: Callable[[], bool], failed: Callable[[str], None]
+    ) -> None:
+        self.model, self.allowed, self.failed = model, allowed, failed
+        self.plain = model.forward
+        self.own = "forward" in vars(model)
+        self.tracing = self.gave_up = False
+        self.compiled = torch.compile(_fresh(model.forward), fullgraph=True, **settings)
+
+        @wraps(self.plain)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            return self._ran(*args, **kwargs)
+
+        model.forward = forward
+
+    def _ran(self, *args: Any, **kwargs: Any) -> Any:
+        if self.gave_up or torch._C._len_torch_function_stack() or not self.allowed():
+            return self.plain(*args, **kwargs)
+        self.tracing = True
+        try:
+            with torch.compiler.set_stance("default"):
+                return self.compiled(*args, **kwargs)
+        except (torch._dynamo.exc.Unsupported, torch._dynamo.exc.UserError) as error:
+            self.gave_up = True
+            self.failed(str(error).strip().splitlines()[0])
+        finally:
+            self.tracing = False
+        return self.plain(*args, **kwargs)
+
+    def remove(self) -> None:
+        """Give the model its forward back."""
+        if self.own:
+            self.model.forward = self.plain
+        else:
+            del self.model.forward
+
+
+def _fresh(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of code of its own: what torch.compile keeps, it keeps by code, whoever calls it."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return forward(*args, **kwargs)
+
+    code = call.__code__.replace(co_name=f"depthscope_{id(call)}")
+    return types.FunctionType(code, call.__globals__, code.co_name, None, call.__closure__)
+
+
+def in_graph(graph: OneGraph, copies: Any, block: str) -> Callable[..., Any]:
+    """The hook by which the remedy of a block acts on the tokens that the block gives, inside the graph alone."""
+
+    def hook(module: nn.Module, args: tuple, output: Tensor) -> Tensor | None:
+        return copies[block](output) if graph.tracing else None
+
+    return hook

@@ -1,0 +1,110 @@
+"""What is run on the fake device, in a process of its own: python tests/fake_device_checks.py"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+import depthscope as ds
+import depthscope.metrics
+import depthscope.remedies  # both fill their tables
+from depthscope.registry import TABLES
+from fake_device import FAR, READ_AT, Far, MixedDevicesError, back, far_away, moved
+
+R = ds.remedies
+X = torch.randn(2, 9, 32, generator=torch.Generator().manual_seed(0))
+MASK = torch.ones(2, 9, dtype=torch.bool)
+MASK[1, 6:] = False
+
+
+def model(**choices: Any) -> nn.Module:
+    torch.manual_seed(0)
+    return ds.models.classic(3, 32, 4, **choices).eval()
+
+
+def close(far: Any, near: Any) -> None:
+    a, b = (torch.as_tensor(back(value)).double() for value in (far, near))
+    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6, equal_nan=True)
+
+
+def the_device_tells() -> None:
+    """The check itself: what mixes devices is caught, numbers are not."""
+    a = Far(torch.ones(3))
+    assert a.device == FAR and (a * 2 + torch.tensor(1.0)).device == FAR and torch.zeros(2, device=FAR).device == FAR
+    for mixed in (lambda: a + torch.ones(3), lambda: torch.cat([a, torch.zeros(1)])):
+        try:
+            mixed()
+        except MixedDevicesError:
+            continue
+        raise AssertionError("a mixture of devices was not caught")
+
+
+def scans() -> None:
+    names = sorted(set(TABLES["metric"]) - {"eta"})  # which needs the law of the weights
+    for choices in ({}, {"causal": True}, {"wiring": "pre_norm"}):
+        near = ds.scan(model(**choices), X, metrics=names)
+        far = ds.scan(moved(model(**choices)), moved(X), metrics=names)
+        for name in names:
+            for a, b in zip(*(x if isinstance(x, tuple) else (x,) for x in (far[name], near[name])), strict=True):
+                assert not isinstance(a, Far), f"{name} stayed on the device"
+                close(a, b)
+        assert far.verdict.status == near.verdict.status
+        assert far.causal == near.causal, (choices, far.causal, near.causal, far.notes)
+
+
+def metrics() -> None:
+    P = (X @ X.transpose(-1, -2)).softmax(-1)
+    values = {"X": X, "Y": X.flip(0), "P": P}
+    for metric in (metric for name, metric in TABLES["metric"].items() if name != "eta"):
+        near = metric(*(values[letter] for letter in metric.facts.takes))
+        far = metric(*(moved(values[letter]) for letter in metric.facts.takes))
+        for a, b in zip(*(x if isinstance(x, tuple) else (x,) for x in (far, near)), strict=True):
+            close(a, b)
+
+
+def padding_and_sites() -> None:
+    def encoder() -> nn.Module:
+        torch.manual_seed(0)
+        layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, dropout=0.0)
+        return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    for at in ("block_in", "sa_out", "ffn_in", "block_out"):
+        outputs = []
+        for put in (lambda value: value, moved):
+            fixed = put(encoder())
+            with ds.fix_(fixed, R.DeEscalate(0.5), at=at), torch.no_grad():
+                outputs.append(fixed(put(X), src_key_padding_mask=put(~MASK)))
+        close(back(outputs[1])[MASK], outputs[0][MASK])
+
+
+def forecasts() -> None:
+    near, far = (ds.forecast(put(model(output=True)), put(X)).t_sim for put in (lambda value: value, moved))
+    close(far, near)
+
+
+def language() -> None:
+    torch.manual_seed(0)
+    words = torch.randint(0, 30, (2, 8))
+    outputs = []
+    for put in (lambda value: value, moved):
+        torch.manual_seed(0)
+        built = put(ds.models.transformer_xl(vocabulary=30, memory=5, depth=2, d=16, h=2, q=32))
+        with ds.fix_(built, R.DeEscalate(0.5)), torch.no_grad():
+            _, memory = built(put(words))
+            outputs.append(built(put(words.flip(1)), memory)[0])
+    close(*reversed(outputs))
+
+
+CHECKS: tuple[Callable[[], None], ...] = (
+    the_device_tells, metrics, scans, padding_and_sites, language, forecasts,
+)  # fmt: skip
+
+if __name__ == "__main__":
+    for check in CHECKS:
+        if sys.argv[1:] and check.__name__ not in sys.argv[1:]:
+            continue
+        with far_away():
+            check()
+        print(check.__name__, sum(READ_AT.values()), READ_AT.most_common(6), flush=True)

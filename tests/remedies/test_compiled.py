@@ -1,0 +1,56 @@
+"""Remedies at block_out in compiled models: one graph, the numbers and gradients of eager code, and undone."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import depthscope as ds
+from loops import over
+
+R = ds.remedies
+X = torch.randn(2, 9, 32, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler() -> Iterator[None]:
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+def gradients(model: nn.Module, call: nn.Module, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+    model.zero_grad()
+    y = call(x)
+    y.square().sum().backward()
+    return y.detach(), [p.grad.clone() for p in model.parameters()]
+
+
+@over("choices", [{}, {"causal": True}])
+def test_a_remedy_is_one_graph_with_its_model(choices: dict[str, bool]) -> None:
+    torch.manual_seed(0)
+    model = ds.models.classic(2, 32, 4, **choices)
+    graphs: list[int] = []
+
+    def backend(graph: torch.fx.GraphModule, _: list[Tensor]) -> torch.fx.GraphModule:
+        graphs.append(len(graph.graph.nodes))
+        return graph
+
+    compiled = torch.compile(model, backend=backend)
+    plain = compiled(X)
+    with ds.fix_(model, R.DeEscalate(0.5, learnable=True)):
+        expected, slopes = gradients(model, model, X)
+    with ds.fix_(compiled, R.DeEscalate(0.5, learnable=True)) as fix:
+        before = len(graphs)
+        compiled(X)  # the first pass of a way of calling is looked at
+        assert len(graphs) == before
+        for _ in range(2):
+            found, own = gradients(model, compiled, X)
+        assert len(graphs) == before + 1 and fix.fired == 6
+        assert graphs[-1] > graphs[0]  # the remedy is in it
+        torch.testing.assert_close(found, expected)
+        for a, b in zip(own, slopes, strict=True):
+            torch.testing.assert_close(a, b)
+        assert ds.scan(compiled, X).remedies  # and is seen where somebody watches
+    assert torch.equal(compiled(X), plain) and "forward" not in vars(model)
