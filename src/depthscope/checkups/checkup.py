@@ -12,6 +12,7 @@ from depthscope.scans.assemble import assemble
 from depthscope.scans.reading import Reading
 from depthscope.scans.record import Scan
 from depthscope.scans.scan import Settings, chosen_metrics
+from depthscope.scans.tally import tally_of
 from depthscope.traces.entry import Entry, enter
 from depthscope.traces.inputs import Batch
 from depthscope.traces.installed import fixes_in
@@ -96,7 +97,7 @@ def _streams(entry: Entry, batch: Batch, said: dict[str, Any], only: str | None)
 
 
 def _recognised(entry: Entry, batch: Batch, reading: Reading, where: dict[str, Any]) -> Recognised:
-    model, scan = entry.model, assemble(entry.model, [reading], entry.notes)
+    model, scan = entry.model, assemble(tally_of(entry.model, reading), entry.notes)
     where = where | ({} if scan.stream == ALONE else {"stream": scan.stream})
     sizes = scan.sizes or [[scan.tokens, scan.width]]
     return Recognised(

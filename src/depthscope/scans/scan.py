@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from depthscope.errors import BlocksNotFoundError, UsageError, said_by
 from depthscope.registry import TABLES, lookup
+from depthscope.scans.across import Tallies, tallied
 from depthscope.scans.assemble import assemble
 from depthscope.scans.direction import causal_in
 from depthscope.scans.gaps import gap_notes
@@ -19,6 +20,8 @@ from depthscope.scans.probing import probe
 from depthscope.scans.readers import AttentionReader, StateReader
 from depthscope.scans.reading import Reading
 from depthscope.scans.record import JUDGED, Scan
+from depthscope.scans.sequences import Place
+from depthscope.scans.tally import tally_of
 from depthscope.scans.unseen import NOT_MEASURED, settled
 from depthscope.traces.blocks import Found, blocks_in, candidates, find_blocks, none_found
 from depthscope.traces.entry import enter, repeated_calls, run_model
@@ -48,6 +51,7 @@ def scan(
     attention: bool = True,
     gradients: Callable[[Any], Tensor] | None = None,
     on_block: Callable[[int], None] | None = None,
+    across: Any = None,
 ) -> Scan:
     """Measure how alike the tokens are after every block of a model, and what makes them so.
 
@@ -58,21 +62,17 @@ def scan(
     not choose, such as "encoder.layers.*", or scan.blocks. stream: which of several streams the scan is of ("encoder",
     "decoder"), by default the one with most blocks; scan.streams has them all. attention=False leaves the heads out.
     gradients: a function of the model's output that returns a scalar loss; adds gradient norms. on_block is called with
-    the number of blocks seen so far.
+    the number of blocks seen so far. across: a torch.distributed group, or "world": each of its processes calls scan
+    with batches of its own, as many as the others, and all get the scan of all batches.
 
-    The model runs as it is (train or eval) and is left as it was.
+    Batches are streamed: of each its numbers stay, which add up; scan.errors has standard errors over batches. The model runs as it is (train or eval) and is left as it was.
     """
     entry = enter(model, inputs, blocks, mask)
     chosen = chosen_metrics(metrics, attention=attention)
     settings = Settings(chosen, entry.blocks, attention, gradients, on_block)
-    batches = []
-    for batch in entry.batches():
-        batches.append({reading.stream: reading for reading in settings.read(entry.model, batch)})
-        for reading in batches[-1].values():
-            check_positions(chosen, reading.states())
-    names = [name for name in batches[0] if all(name in readings for readings in batches)]
-    main = stream_called(stream, names) or names[0]
-    scans = {name: assemble(entry.model, [readings[name] for readings in batches], entry.notes) for name in names}
+    tallies = tallied(entry.batches(), lambda batch, place: settings.tallies(entry.model, batch, place), across)
+    main = stream_called(stream, list(tallies)) or next(iter(tallies))
+    scans = {name: assemble(tally, entry.notes) for name, tally in tallies.items()}
     others = {name: found for name, found in scans.items() if name != main}
     return replace(scans[main], stream=main, others=others)
 
@@ -125,6 +125,14 @@ class Settings:
                 self._add_without_dropout(model, masked, number, reading)
             reading.causal = causal_in(model, masked, reading)
         return readings
+
+    def tallies(self, model: nn.Module, batch: Batch, place: Place) -> Tallies:
+        """The tally of one batch, stream by stream."""
+        found = {}
+        for reading in self.read(model, batch):
+            check_positions(self.metrics, reading.states())
+            found[reading.stream] = tally_of(model, reading, place)
+        return found
 
     def _of_moved_tokens(self, model: nn.Module, batch: Batch, readings: list[Reading]) -> list[Reading]:
         """No attention was seen: who moves whom tells the token axis."""
