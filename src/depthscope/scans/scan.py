@@ -65,7 +65,8 @@ def scan(
     the number of blocks seen so far. across: a torch.distributed group, or "world": each of its processes calls scan
     with batches of its own, as many as the others, and all get the scan of all batches.
 
-    Batches are streamed: of each its numbers stay, which add up; scan.errors has standard errors over batches. The model runs as it is (train or eval) and is left as it was.
+    Batches are streamed: of each its numbers stay, which add up; scan.errors has standard errors over batches. The
+    model runs as it is (train or eval) and is left as it was.
     """
     entry = enter(model, inputs, blocks, mask)
     chosen = chosen_metrics(metrics, attention=attention)

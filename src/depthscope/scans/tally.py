@@ -167,7 +167,7 @@ def _steps(reading: Reading) -> dict[tuple[str, str], Running]:
 def _final_norm(reading: Reading) -> dict[str, Running]:
     if reading.ending is None:
         return {}
-    return {name: of_batch(float64(values)) for name, values in reading.ending.result.numbers.values.items()}
+    return {name: of_batch(float64(values)) for name, values in reading.ending.result.numbers.values.items()}  # type: ignore[union-attr]
 
 
 def _gradients(reading: Reading) -> dict[str, Running]:
