@@ -1,6 +1,6 @@
 """Batches one after another, in one process or in several that each have their own: one tally of them all."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -9,6 +9,7 @@ from depthscope.errors import UsageError
 from depthscope.scans.sequences import Place
 from depthscope.scans.tally import Tally
 from depthscope.traces.inputs import Batch
+from depthscope.traces.nests import tensors_in
 
 MORE, ENDED = "more", "ended"  # what a process tells the others before each turn; anything else is its error
 
@@ -16,23 +17,49 @@ Tallies = dict[str, Tally]  # by stream
 Measure = Callable[[Batch, Place], Tallies]
 
 
-def tallied(batches: Iterator[Batch], measure: Measure, across: Any = None) -> Tallies:
+def tallied(batches: Iterator[Batch], measure: Measure, across: Any = None, cut_over: Sequence[Any] = ()) -> Tallies:
     """The tally of every stream that all batches have. Of a batch nothing stays but its tally.
 
     across: a torch.distributed group, or "world"; each of its processes has its own batches, as many as the others,
-    and all get the tally of all.
+    and all get the tally of all. cut_over: groups over which weights are cut. Processes of such a group run the model
+    together or not at all: each runs the batches of all, and without across= they must be the same.
     """
     group = _group(across)
     if group is None:
         total: Tallies = {}
         for turn, batch in enumerate(batches):
+            _check_same(batch, cut_over)
             total = _joined(total, measure(batch, (turn, 0)))
         return total
+    members = set(dist.get_process_group_ranks(group))
+    if any(len(members.intersection(dist.get_process_group_ranks(other))) > 1 for other in cut_over):
+
+        def measure_all(batch: Batch, place: Place) -> Tallies:
+            total: Tallies = {}
+            for rank, other in enumerate(_gathered(batch, group)):
+                total = _joined(total, measure(other, (place[0], rank)))
+            return total
+
+        return _in_step(batches, measure_all, group)
     own = _in_step(batches, measure, group)
     total = {}
     for part in _gathered(own, group):
         total = _joined(total, part)
     return total
+
+
+def _check_same(batch: Batch, cut_over: Sequence[Any]) -> None:
+    """Raise UsageError where processes that share weights have other inputs: one would wait for the others forever."""
+    if not cut_over:
+        return
+    tensors = list(tensors_in((*batch.args, *batch.kwargs.values())))
+    own = [(tuple(t.shape), float(t.double().sum())) for t in tensors if not t.is_complex()]
+    for group in cut_over:
+        if any(other != own for other in _gathered(own, group)):
+            raise UsageError(
+                "processes that share the weights of a model must give the same inputs; theirs differ. Give all the "
+                'same, or let each scan its own by across="world".'
+            )
 
 
 def _in_step(batches: Iterator[Batch], measure: Measure, group: Any) -> Tallies:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from depthscope.scans.sequences import Place
 from depthscope.scans.tally import tally_of
 from depthscope.scans.unseen import NOT_MEASURED, settled
 from depthscope.traces.blocks import Found, blocks_in, candidates, find_blocks, none_found
+from depthscope.traces.cut_weights import computes_in_parts, shared_with
 from depthscope.traces.entry import enter, repeated_calls, run_model
 from depthscope.traces.head import vanished
 from depthscope.traces.inputs import Batch
@@ -36,7 +38,13 @@ from depthscope.traces.streams import Stream, frames_of, of_several_tokens, stre
 from depthscope.traces.token_axis import Frames, axis_of_shorter
 from depthscope.traces.untouched import untouched
 from depthscope.traces.watcher import Watcher
+from depthscope.traces.whole_weights import are_away, whole_weights
 from depthscope.traces.whose_padding import Padding
+
+IN_ONE = (
+    "weights are cut over processes that compute parts of a pass: the model ran as one process runs it, with the "
+    "weights of one block put together at a time"
+)
 
 
 @said_by("scan")
@@ -70,10 +78,21 @@ def scan(
     """
     entry = enter(model, inputs, blocks, mask)
     chosen = chosen_metrics(metrics, attention=attention)
+    if gradients is not None and are_away(entry.model):
+        raise UsageError(
+            "gradients= needs the weights of the model at hand; some are offloaded, or cut over processes, and their "
+            "gradients would be missing. Scan without it, or load the model whole."
+        )
     settings = Settings(chosen, entry.blocks, attention, gradients, on_block)
-    tallies = tallied(entry.batches(), lambda batch, place: settings.tallies(entry.model, batch, place), across)
+    notes = [*entry.notes]
+    with ExitStack() as stack:
+        if computes_in_parts(entry.model):
+            notes.append(IN_ONE)
+            stack.enter_context(whole_weights(entry.model))
+        measure = partial(settings.tallies, entry.model)
+        tallies = tallied(entry.batches(), measure, across, shared_with(entry.model))
     main = stream_called(stream, list(tallies)) or next(iter(tallies))
-    scans = {name: assemble(tally, entry.notes) for name, tally in tallies.items()}
+    scans = {name: assemble(tally, notes) for name, tally in tallies.items()}
     others = {name: found for name, found in scans.items() if name != main}
     return replace(scans[main], stream=main, others=others)
 
