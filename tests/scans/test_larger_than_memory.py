@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from typer.testing import CliRunner
 
 import depthscope as ds
+from depthscope.cli.main import app
 from depthscope.errors import UsageError
 from depthscope.models import offloaded
-from depthscope.models.resolve import hugging_face
+from depthscope.models.random_inputs import random_inputs
+from depthscope.models.resolve import hugging_face, resolve
 from depthscope.models.sizes import Sizes
 
 HERE = Path(__file__).parent
@@ -81,3 +84,27 @@ def test_sizes_are_read(text: str, size: int) -> None:
 def test_what_is_no_size_and_no_folder_is_told() -> None:
     with pytest.raises(UsageError, match="--memory: must be a size such as 2GB or 500MB; got 'much'"):
         offloaded.number_of_bytes("much")
+    with pytest.raises(UsageError, match="--offload, --memory: go with Hugging Face models alone; got 'bert'"):
+        resolve("bert", Sizes(), memory="1MB")
+
+
+def test_the_command_line_offloads(saved: tuple[Path, torch.nn.Module, torch.Tensor, int], tmp_path: Path) -> None:
+    folder, model, _, _ = saved
+    out = tmp_path / "scan.json"
+    words = [
+        "scan",
+        str(folder),
+        "--offload",
+        str(tmp_path / "off"),
+        "--memory",
+        "1MB",
+        "--tokens",
+        "8",
+        "--batch",
+        "2",
+    ]
+    done = CliRunner().invoke(app, [*words, "--no-attention", "--json", str(out)])
+    assert done.exit_code == 0, done.output
+    torch.manual_seed(0)
+    one = ds.scan(model, random_inputs(model, 8, 2, 0), attention=False)
+    torch.testing.assert_close(ds.Scan.load(out)["t_sim"], one["t_sim"], rtol=1e-6, atol=1e-6)

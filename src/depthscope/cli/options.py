@@ -45,7 +45,7 @@ class Chosen:
     ] = None
     memory: Annotated[
         str | None,
-        typer.Option(help="With --offload: most bytes of weights at hand, as 2GB; else half of what is free."),
+        typer.Option(help="Most bytes of weights at hand, as 2GB: the others wait on disk.", show_default=False),
     ] = None
 
     def where(self, verb: Callable[..., Any]) -> dict[str, Any]:

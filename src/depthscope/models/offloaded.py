@@ -1,6 +1,9 @@
 """A Hugging Face model that need not fit in memory: weights stay in their files until a module runs (accelerate)."""
 
 import re
+import shutil
+import tempfile
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +39,11 @@ def free_memory() -> int | None:
     return int(psutil.virtual_memory().available)
 
 
-def load_offloaded(name: str, folder: str, memory: int | None, **options: Any) -> nn.Module:
+def load_offloaded(name: str, folder: str | None, memory: int | None, **options: Any) -> nn.Module:
     """transformers.AutoModel with weights up to `memory` bytes at hand (half of what is free where it is None).
 
-    The others stay in the files of the model where they are safetensors, and are else written to the folder.
+    The others stay in the files of the model where they are safetensors, and are else written to the folder: one that
+    goes with the model where it is None.
     """
     try:
         import accelerate  # noqa: F401
@@ -47,7 +51,12 @@ def load_offloaded(name: str, folder: str, memory: int | None, **options: Any) -
     except ImportError:
         raise MissingExtraError(f"{name}: --offload needs accelerate. pip install 'depthscope[hf,train]'") from None
     most = memory if memory is not None else int(SHARE * (free_memory() or 0))
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    return transformers.AutoModel.from_pretrained(
-        name, device_map="auto", max_memory={"cpu": most}, offload_folder=folder, **options
+    own = tempfile.mkdtemp(prefix="depthscope-offload-") if folder is None else None
+    place = Path(folder or str(own))
+    place.mkdir(parents=True, exist_ok=True)
+    model = transformers.AutoModel.from_pretrained(
+        name, device_map="auto", max_memory={"cpu": most}, offload_folder=str(place), **options
     )
+    if own is not None:
+        weakref.finalize(model, shutil.rmtree, own, ignore_errors=True)
+    return model

@@ -3,7 +3,6 @@
 import importlib
 import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +113,7 @@ def hugging_face(
     most = number_of_bytes(memory) if memory else None
     try:
         if offload or memory or (local and is_too_large(name)):
-            apart = offload or tempfile.mkdtemp(prefix="depthscope-offload-")  # safetensors need no room in it
-            model = load_offloaded(name, apart, most, local_files_only=local).eval()
+            model = load_offloaded(name, offload, most, local_files_only=local).eval()
         else:
             model = transformers.AutoModel.from_pretrained(name, local_files_only=local).eval()
     except DepthscopeError:

@@ -40,7 +40,8 @@ def forward_of(model: nn.Module) -> Callable[..., Any]:
 
 def shared_with(model: nn.Module) -> list[Any]:
     """The process groups over which weights of the model are cut."""
-    meshes = {id(p.device_mesh): p.device_mesh for p in model.parameters() if is_cut(p)}
+    cut: list[Any] = [p for p in model.parameters() if is_cut(p)]
+    meshes = {id(p.device_mesh): p.device_mesh for p in cut}
     return [mesh.get_group(dim) for mesh in meshes.values() for dim in range(mesh.ndim)]
 
 

@@ -5,6 +5,7 @@ Nothing here holds a second copy of a model: what was put together for one part 
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -92,7 +93,7 @@ class _Brought:
         if self.kept:
             return
         shared: dict[int, nn.Parameter] = {}  # tied weights stay one
-        for _, owner, name, get in self.parts:
+        for _unit, owner, name, get in self.parts:
             own: Any = owner._parameters[name]
             if id(own) not in shared:
                 shared[id(own)] = nn.Parameter(get(), requires_grad=False)
@@ -112,9 +113,17 @@ def _away(model: nn.Module) -> Iterator[Away]:
             if parameter is None:
                 continue
             if is_cut(parameter):
-                yield Away(_unit(model, path), owner, name, lambda p=parameter: p.detach().full_tensor())
+                yield Away(_unit(model, path), owner, name, partial(_put_together, parameter))
             elif parameter.is_meta and brings is not None:
-                yield Away(owner, owner, name, lambda b=brings, n=name: b.weights_map[n].clone())  # no view of a file
+                yield Away(owner, owner, name, partial(_read, brings, name))
+
+
+def _put_together(parameter: Any) -> Tensor:
+    return parameter.detach().full_tensor()
+
+
+def _read(brings: Any, name: str) -> Tensor:
+    return brings.weights_map[name].clone()  # not a view of a file, which would stay open
 
 
 def _unit(model: nn.Module, path: str) -> nn.Module:
