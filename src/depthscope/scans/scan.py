@@ -24,8 +24,9 @@ from depthscope.scans.record import JUDGED, Scan
 from depthscope.scans.sequences import Place
 from depthscope.scans.tally import tally_of
 from depthscope.scans.unseen import NOT_MEASURED, settled
+from depthscope.scans.weight_gradients import check_at_hand, weight_gradients
 from depthscope.traces.blocks import Found, blocks_in, candidates, find_blocks, none_found
-from depthscope.traces.cut_weights import computes_in_parts, shared_with
+from depthscope.traces.cut_weights import IN_ONE, computes_in_parts, shared_with
 from depthscope.traces.entry import enter, repeated_calls, run_model
 from depthscope.traces.head import vanished
 from depthscope.traces.inputs import Batch
@@ -38,13 +39,8 @@ from depthscope.traces.streams import Stream, frames_of, of_several_tokens, stre
 from depthscope.traces.token_axis import Frames, axis_of_shorter
 from depthscope.traces.untouched import untouched
 from depthscope.traces.watcher import Watcher
-from depthscope.traces.whole_weights import are_away, whole_weights
+from depthscope.traces.whole_weights import whole_weights
 from depthscope.traces.whose_padding import Padding
-
-IN_ONE = (
-    "weights are cut over processes that compute parts of a pass: the model ran as one process runs it, with the "
-    "weights of one block put together at a time"
-)
 
 
 @said_by("scan")
@@ -78,11 +74,8 @@ def scan(
     """
     entry = enter(model, inputs, blocks, mask)
     chosen = chosen_metrics(metrics, attention=attention)
-    if gradients is not None and are_away(entry.model):
-        raise UsageError(
-            "gradients= needs the weights of the model at hand; some are offloaded, or cut over processes, and their "
-            "gradients would be missing. Scan without it, or load the model whole."
-        )
+    if gradients is not None:
+        check_at_hand(entry.model)
     settings = Settings(chosen, entry.blocks, attention, gradients, on_block)
     notes = [*entry.notes]
     with ExitStack() as stack:
@@ -305,22 +298,3 @@ class Settings:
                 return {} if loss is None else weight_gradients(model, loss(output))
 
             return recorder, run_model(model, run)
-
-
-def weight_gradients(model: nn.Module, loss: Tensor) -> dict[str, float]:
-    """Squared gradient norm of each parameter, by its path; .grad is not touched."""
-    if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
-        got = type(loss).__name__
-        if isinstance(loss, Tensor):
-            got = f"shape {tuple(loss.shape)}, requires_grad={loss.requires_grad}"
-        raise UsageError(
-            f"gradients must be a function of the model's output that returns a scalar loss; got {got}. "
-            "Try gradients=lambda out: out.last_hidden_state.square().mean()."
-        )
-    named = [(name, p) for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad]
-    found = torch.autograd.grad(loss, [p for _, p in named], allow_unused=True)
-    return {
-        name: float(torch.linalg.vector_norm(g, dtype=torch.float64)) ** 2
-        for (name, _), g in zip(named, found, strict=True)
-        if g is not None
-    }
