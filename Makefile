@@ -33,6 +33,7 @@ bench: .venv/test
 	$(BIN)/python benchmarks/paths.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/language.py
+	$(BIN)/python benchmarks/long.py
 
 docs: .venv/demo
 	$(BIN)/python -m depthscope.notation > docs/notation.md

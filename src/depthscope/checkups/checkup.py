@@ -9,9 +9,11 @@ from depthscope.checkups.seen import attentions_in, called_again, families_in, i
 from depthscope.checkups.tried import fixes_tried, forecast_tried, one_line, told_of
 from depthscope.errors import AttentionNotSeenError, BlocksNotFoundError, DepthscopeError, UnknownNameError
 from depthscope.scans.assemble import assemble
+from depthscope.scans.chosen_metrics import chosen_metrics
 from depthscope.scans.reading import Reading
 from depthscope.scans.record import Scan
-from depthscope.scans.scan import Settings, chosen_metrics
+from depthscope.scans.scan import Settings
+from depthscope.scans.tally import tally_of
 from depthscope.traces.entry import Entry, enter
 from depthscope.traces.inputs import Batch
 from depthscope.traces.installed import fixes_in
@@ -96,7 +98,7 @@ def _streams(entry: Entry, batch: Batch, said: dict[str, Any], only: str | None)
 
 
 def _recognised(entry: Entry, batch: Batch, reading: Reading, where: dict[str, Any]) -> Recognised:
-    model, scan = entry.model, assemble(entry.model, [reading], entry.notes)
+    model, scan = entry.model, assemble(tally_of(entry.model, reading), entry.notes)
     where = where | ({} if scan.stream == ALONE else {"stream": scan.stream})
     sizes = scan.sizes or [[scan.tokens, scan.width]]
     return Recognised(

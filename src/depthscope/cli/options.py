@@ -40,6 +40,15 @@ class Chosen:
         typer.Option(help="One of several streams: encoder, decoder, ... (depthscope doctor).", show_default=False),
     ] = None
 
+    offload: Annotated[
+        str | None,
+        typer.Option(help="A folder: weights of a Hugging Face model wait on disk until they run.", show_default=False),
+    ] = None
+    memory: Annotated[
+        str | None,
+        typer.Option(help="Most bytes of weights at hand, as 2GB: the others wait on disk.", show_default=False),
+    ] = None
+
     def where(self, verb: Callable[..., Any]) -> dict[str, Any]:
         """What was said of blocks and stream, as the arguments of a verb; one that it does not take is an error."""
         said = {"blocks": self.blocks, "stream": self.stream}
@@ -58,7 +67,14 @@ class Chosen:
         from depthscope.models.sizes import Sizes
 
         sizes = Sizes(self.depth, self.width, self.heads, self.tokens, self.batch, self.seed)
-        return resolve(str(self.model), sizes, inputs=self.inputs, text=self.text)
+        return resolve(
+            str(self.model),
+            sizes,
+            inputs=self.inputs,
+            text=self.text,
+            offload=self.offload,
+            memory=self.memory,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

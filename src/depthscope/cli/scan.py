@@ -7,6 +7,7 @@ import typer
 
 from depthscope.cli.options import Chosen
 from depthscope.cli.output import Output
+from depthscope.cli.processes import together
 from depthscope.errors import UsageError
 
 
@@ -49,18 +50,25 @@ def command(
     built, given = model.resolved()
     where = model.where(scan)
     chosen = {"metrics": metric_names(metrics, positions), "attention": attention, **where}
-    found = measured(built, given, "scanning", **chosen)
-    if fix is not None:
-        remedy = remedy_called(fix, found.width, **({} if tau is None else {"tau": tau}))
-        with fix_(built, remedy, at=at, **where):
-            after = measured(built, given, "scanning again with the remedy", **chosen)
-        found = replace(after, before=found)
-    output.show(found)
+    with together(built) as processes:
+        chosen["across"] = processes.across
+
+        def measure(what: str) -> Any:
+            return measured(built, processes.part(given), what, **chosen)
+
+        found = measure("scanning")
+        if fix is not None:
+            remedy = remedy_called(fix, found.width, **({} if tau is None else {"tau": tau}))
+            with fix_(built, remedy, at=at, **where):
+                after = measure("scanning again with the remedy")
+            found = replace(after, before=found)
+    if processes.reports:
+        output.show(found)
 
 
 def metric_names(metrics: str | None, positions: int | None) -> list[str] | None:
     """The names to measure, None for the usual ones; `positions` adds t_sim of each of so many ranges."""
-    from depthscope.scans.scan import default_metrics
+    from depthscope.scans.chosen_metrics import default_metrics
 
     names = [name.strip() for name in metrics.split(",")] if metrics else None
     if positions is None:

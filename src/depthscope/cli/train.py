@@ -8,6 +8,7 @@ import typer
 
 from depthscope.cli.options import Seed, Training
 from depthscope.cli.output import Output
+from depthscope.cli.processes import leave_the_others
 from depthscope.cli.settings import parsed
 from depthscope.errors import UsageError
 
@@ -82,11 +83,3 @@ def built(found: Any, usual: Any) -> tuple[Any, Any]:
 
     settings = {"remedy_settings": found.rest} if found.rest else {}
     return Build(**usual.build | found.build | settings), Recipe(**usual.recipe | found.recipe)
-
-
-def leave_the_others() -> None:
-    """End the group of processes, if there is one: torch complains about those that just go."""
-    import torch
-
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()

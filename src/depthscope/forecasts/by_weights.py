@@ -22,6 +22,7 @@ from depthscope.remedies.de_escalate import DeEscalate
 from depthscope.remedies.fix import fix_
 from depthscope.traces.entry import Entry, enter
 from depthscope.traces.inputs import Batch
+from depthscope.traces.whole_weights import whole_weights
 
 BY_WEIGHTS = "weights are random to the part of the tokens that differs; the common part goes through the actual ones"
 ONE_SURVEY = "blocks are followed by the law of their tokens; the model ran to find the sites of the remedy"
@@ -39,6 +40,7 @@ def of_model(
         assumed.append("dropout is off, although the model is in training mode")
     entry = enter(model, inputs, blocks, stream=stream)
     with ExitStack() as stack:
+        stack.enter_context(whole_weights(model))
         if tau:
             stack.enter_context(fix_(model, DeEscalate(tau), blocks=entry.blocks, stream=stream))
         found = []

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.traces.operations import is_norm
+from depthscope.traces.whole_weights import values_of, weights_in
 
 EQUAL = 1e-4  # standard deviation of a norm's gains up to which they are those it started with
 EDGE = 1.12  # largest singular value over that of a random matrix; up to 1.06 for random ones of width 16
@@ -18,20 +19,23 @@ def sign_of_training(model: nn.Module, blocks: list[str]) -> str:
     value of a block's matrix may stand out of those that random entries have.
     """
     gains = [
-        parameter
+        (module, name)
         for module in model.modules()
         if is_norm(module)
-        for parameter in module.parameters(recurse=False)
+        for name, parameter in module.named_parameters(recurse=False)
         if parameter.ndim == 1 and len(parameter) > 1
     ]
-    if any(float(gain.detach().double().std()) > EQUAL for gain in gains):
+    if any(float(values_of(*gain).double().std()) > EQUAL for gain in gains):
         return "gains of norms differ"
     if gains:
         return ""
-    matrices = {
-        id(p): p.detach().double() for name in blocks for p in model.get_submodule(name).parameters() if p.ndim == 2
+    places = {
+        id(parameter): (owner, name)
+        for path in blocks
+        for owner, name, parameter in weights_in(model.get_submodule(path))
+        if parameter.ndim == 2 and min(parameter.shape) >= NARROW
     }
-    stands_out = any(edge(W) > EDGE for W in matrices.values() if min(W.shape) >= NARROW)
+    stands_out = any(edge(values_of(*place).double()) > EDGE for place in places.values())
     return "singular values stand out of those of random matrices" if stands_out else ""
 
 

@@ -1,10 +1,15 @@
-"""Sums over the processes that share a sequence, with gradients."""
+"""Sums over the processes that share a sequence, with gradients; and whether they do share one."""
 
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from depthscope.errors import UsageError
+from depthscope.traces.cut_weights import is_cut
+
+APART = 1e-4  # of the length of all tokens: what copies of them differ by, with rounding, is less
 
 
 class _Sum(torch.autograd.Function):
@@ -36,3 +41,20 @@ def earlier_in_group(x: Tensor, group: Any) -> Tensor:
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     row = (torch.arange(size, device=x.device) == rank).view(-1, *(1,) * x.ndim)
     return sum_over_group(torch.where(row, x, torch.zeros_like(x)), group)[:rank].sum(0)
+
+
+def check_whole(tokens: Tensor, groups: list[Any]) -> None:
+    """Raise UsageError where processes hold different tokens: a part of a sequence is not to be taken for all of it."""
+    parts = is_cut(tokens)
+    if not parts:
+        flat = tokens.detach().flatten().double()
+        own = (float(flat.norm()), float(flat @ torch.arange(len(flat), dtype=flat.dtype, device=flat.device).cos()))
+        for group in groups:
+            found: list[Any] = [None] * dist.get_world_size(group)
+            dist.all_gather_object(found, own, group=group)
+            parts |= any(abs(a - b) > APART * own[0] for other in found for a, b in zip(own, other, strict=True))
+    if parts:
+        raise UsageError(
+            "all tokens of a sequence must be at hand; processes hold parts of it (sequence-parallel). Pass group= "
+            "with the torch.distributed group that shares it, and use local outputs (use_local_output=True)."
+        )

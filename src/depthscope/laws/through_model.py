@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from depthscope.errors import DepthscopeError, ForecastError
 from depthscope.laws.boundaries import Boundary, Sums
@@ -26,6 +26,7 @@ from depthscope.traces.survey import evaluated, survey
 from depthscope.traces.token_axis import axis_of_shorter
 from depthscope.traces.untouched import untouched
 from depthscope.traces.watcher import Watcher
+from depthscope.traces.whole_weights import values_of, weights_in
 
 
 class BlocksNotCalledError(ForecastError):
@@ -220,8 +221,13 @@ def _has_copies(modules: list[nn.Module]) -> bool:
 
 
 def _equal(a: nn.Module, b: nn.Module) -> bool:
-    def matrices(module: nn.Module) -> list[Tensor]:
-        return [p for p in module.parameters() if p.ndim > 1]
+    return any(_same(one, other) for one, other in zip(_matrices(a), _matrices(b), strict=False))
 
-    pairs = zip(matrices(a), matrices(b), strict=False)
-    return any(p.shape == q.shape and torch.equal(p, q) for p, q in pairs)
+
+def _matrices(module: nn.Module) -> list[tuple[nn.Module, str]]:
+    return [(owner, name) for owner, name, parameter in weights_in(module) if parameter.ndim > 1]
+
+
+def _same(one: tuple[nn.Module, str], other: tuple[nn.Module, str]) -> bool:
+    p, q = values_of(*one), values_of(*other)
+    return p.shape == q.shape and torch.equal(p[:1], q[:1]) and torch.equal(p, q)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from depthscope.errors import DepthscopeError, ForwardError, MissingExtraError, UnknownNameError, UsageError
+from depthscope.models.offloaded import is_too_large, load_offloaded, number_of_bytes
 from depthscope.models.random_inputs import random_inputs
 from depthscope.models.sizes import Sizes
 from depthscope.registry import TABLES, import_folder, unknown
@@ -21,12 +22,25 @@ def presets() -> dict[str, Any]:
     return TABLES["preset"]
 
 
-def resolve(name: str, sizes: Sizes, *, inputs: str | None = None, text: str | None = None) -> tuple[nn.Module, Any]:
-    """A model and inputs for it."""
+def resolve(
+    name: str,
+    sizes: Sizes,
+    *,
+    inputs: str | None = None,
+    text: str | None = None,
+    offload: str | None = None,
+    memory: str | None = None,
+) -> tuple[nn.Module, Any]:
+    """A model and inputs for it. offload, memory: where weights wait that do not fit, and how many bytes need not."""
     torch.manual_seed(sizes.seed)
     if text and (inputs or ":" in name):
         raise UsageError(
             "--text: goes with presets and Hugging Face models alone; got --inputs or a model of your own."
+        )
+    if (offload or memory) and (":" in name or name in presets()):
+        raise UsageError(
+            f"--offload, --memory: go with Hugging Face models alone; got {name!r}. A model of your own may come "
+            "dispatched by accelerate (device_map)."
         )
     if ":" in name:
         model = call(name)
@@ -45,7 +59,7 @@ def resolve(name: str, sizes: Sizes, *, inputs: str | None = None, text: str | N
         model, given = presets()[name](sizes)
         given = text_ids(text, model, sizes) if text else given
     elif Path(name).is_dir() or "/" in name or "-" in name:
-        model, given = hugging_face(name, sizes, text)
+        model, given = hugging_face(name, sizes, text, offload, memory)
     else:
         raise UnknownNameError(
             unknown("preset", name, presets()) + " A folder, a hub id, or package.module:function will do too."
@@ -80,8 +94,13 @@ def call(target: str) -> Any:
         ) from error
 
 
-def hugging_face(name: str, sizes: Sizes, text: str | None) -> tuple[nn.Module, Any]:
-    """A model from a folder or the hub, with its tokenizer's view of the text, or random ids."""
+def hugging_face(
+    name: str, sizes: Sizes, text: str | None, offload: str | None = None, memory: str | None = None
+) -> tuple[nn.Module, Any]:
+    """A model from a folder or the hub, with its tokenizer's view of the text, or random ids.
+
+    A folder whose weights are larger than the free memory is offloaded unasked.
+    """
     try:
         import transformers
     except ImportError:
@@ -91,8 +110,14 @@ def hugging_face(name: str, sizes: Sizes, text: str | None) -> tuple[nn.Module, 
         raise UsageError(
             f"{name}: a model folder must hold config.json; it does not. Save with model.save_pretrained(folder)."
         )
+    most = number_of_bytes(memory) if memory else None
     try:
-        model = transformers.AutoModel.from_pretrained(name, local_files_only=local).eval()
+        if offload or memory or (local and is_too_large(name)):
+            model = load_offloaded(name, offload, most, local_files_only=local).eval()
+        else:
+            model = transformers.AutoModel.from_pretrained(name, local_files_only=local).eval()
+    except DepthscopeError:
+        raise
     except Exception as error:
         reason = str(error).strip().splitlines()[0]
         raise UsageError(

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from depthscope.errors import BlocksNotFoundError, MaskError, UnknownNameError, UsageError, said_by
 from depthscope.interventions.graphs import settings_of
+from depthscope.interventions.group import check_whole
 from depthscope.interventions.handle import Handle
 from depthscope.interventions.memory import Memory, continues, most_remembered, name_in, tokens_in, without_segments
 from depthscope.interventions.pass_padding import Glanced, Watching
@@ -26,6 +27,7 @@ from depthscope.remedies.value_remedy import ValueRemedy
 from depthscope.remedies.weight_remedy import WeightRemedy
 from depthscope.traces.attention import Hidden
 from depthscope.traces.blocks import none_found
+from depthscope.traces.cut_weights import WHOLE, computes_in_parts, is_cut, shared_with
 from depthscope.traces.entry import Entry, enter
 from depthscope.traces.inputs import named_arguments
 from depthscope.traces.spans import Span
@@ -45,6 +47,7 @@ class Fix(Handle):
 
     def __init__(self, entry: Entry, remedy: nn.Module, at: str, causal: str, group: Any, mask: Any) -> None:
         self.at, self.causal, self.group = at, causal, group
+        self._looked_at: set[str] = set()
         if next(remedy.parameters(), None) is not None or at in ("weights", "values"):  # places that last: known now
             entry = replace(entry, blocks=entry.names())
         self.copies = placed(entry.model, remedy, at, list(entry.blocks or ()))
@@ -178,6 +181,7 @@ class Fix(Handle):
 
     def fixed(self, block: str, tokens: Tensor) -> Tensor:
         self.fires(block)
+        self._check_parts(block, tokens)
         now = self._pass or Pass()
         layout = self.layout(block, tokens.ndim)
         if self.at == "block_out":
@@ -196,6 +200,17 @@ class Fix(Handle):
         if self.on_change is not None and not now.is_rerun:
             self.on_change(tokens, new)
         return new
+
+    def _check_parts(self, block: str, tokens: Tensor) -> None:
+        """Once for each block: where processes compute parts of a pass, its tokens must be all of them, or group= said.
+
+        All processes are here together, with the same question.
+        """
+        if block in self._looked_at or self.model in WHOLE:
+            return
+        self._looked_at.add(block)
+        if (self.group is None or is_cut(tokens)) and computes_in_parts(self.model):
+            check_whole(tokens, shared_with(self.model))
 
     def _mask_of(self, X: Tensor, now: Pass) -> Tensor | None:
         """The mask (B, n) of the tokens at hand, None where all count."""

@@ -12,6 +12,8 @@ from depthscope.scans.record import Scan
 from depthscope.scans.verdict import floor_of
 from depthscope.traces.streams import ALONE
 
+CERTAIN = ("t_sim", "t_div", "delta", "lambda_2")  # quantities whose standard errors are shown
+
 
 def called(scan: Scan) -> str:
     """The title of a scan, with the name of its stream where the model has several."""
@@ -39,6 +41,15 @@ def header(scan: Scan) -> str:
         f"{scan.depth} blocks {scan.blocks} ({norm}{scale}{causal}), {scan.samples} x {tokens} tokens of width "
         f"{width}, {scan.dtype}, {mode}"
     )
+
+
+def over_batches(scan: Scan) -> str:
+    """One line: how far the means may be off, by their standard errors over batches; nothing for one batch."""
+    largest = {name: scan.errors[name].nan_to_num(0.0).max().item() for name in CERTAIN if name in scan.errors}
+    if not largest:
+        return ""
+    said = ", ".join(f"{name} {value:.2g}" for name, value in largest.items())
+    return f"means over {scan.batches} batches; largest standard error over blocks: {said}"
 
 
 def table(scan: Scan, most: int = 13, without: Sequence[str] = ()) -> tuple[list[str], list[list[str]]]:

@@ -16,6 +16,7 @@ from depthscope.reports.rows import (
     header,
     hidden,
     massive_tokens,
+    over_batches,
     side_by_side,
     table,
 )
@@ -52,6 +53,7 @@ def sheet(scan: Scan) -> Sheet:
     body: list[Part] = [
         *([Line(all_streams(scan), "bold")] if scan.others else []),
         Line(header(scan), "dim"),
+        *([Line(certain, "dim")] if (certain := over_batches(scan)) else []),
         Line("token similarity t_sim, block by block", "bold"),
         Bars(series["t_sim"], style),
         *rest,

@@ -1,7 +1,5 @@
-"""Massive tokens: where they are in a state, and in which blocks of a scan."""
+"""Massive tokens: where they are in a state."""
 
-from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from depthscope.metrics.chunks import Chunk
@@ -34,14 +32,3 @@ def massive_in(chunk: Chunk, first: int) -> list[Seen]:
     position = places[:, 1] - shift
     times = chunk.once(sizes)[found]
     return list(zip((places[:, 0] + first).tolist(), position.tolist(), times.tolist(), strict=True))
-
-
-def by_block(states: Iterable[Iterable[Seen]]) -> list[Massive]:
-    """All sequences together, block by block: states has the massive tokens of state 0, 1, ... of every batch."""
-    found = []
-    for block, seen in enumerate(states):
-        times = defaultdict(list)
-        for _, position, size in seen:
-            times[position].append(size)
-        found += [Massive(block, p, len(all_), sum(all_) / len(all_)) for p, all_ in sorted(times.items())]
-    return found

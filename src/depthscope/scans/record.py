@@ -37,7 +37,7 @@ class Scan(Record):
     """
 
     FORMAT = "depthscope.scan"
-    VERSION = 3  # 1 had means over sequences alone, 2 one stream
+    VERSION = 4  # 1 had means over sequences alone, 2 one stream, 3 no errors over batches
 
     model: str
     depth: int
@@ -71,6 +71,8 @@ class Scan(Record):
     stream: str = since(3, default=ALONE)  # the name of the stream among those of the model
     others: "dict[str, Scan]" = since(3, default_factory=dict)  # the other streams
     sizes: list[list[int]] = since(3, default_factory=list)  # tokens and width of every state, where they change
+    batches: int = since(4, default=1)  # over which the means were taken
+    errors: dict[str, Tensor] = since(4, default_factory=dict)  # standard errors over batches, shaped as scan[name]
     before: "Scan | None" = apart(default=None)
 
     @property

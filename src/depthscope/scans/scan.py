@@ -3,25 +3,32 @@
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from depthscope.errors import BlocksNotFoundError, UsageError, said_by
-from depthscope.registry import TABLES, lookup
+from depthscope.errors import BlocksNotFoundError, said_by
+from depthscope.registry import lookup
+from depthscope.scans.across import Tallies, tallied
 from depthscope.scans.assemble import assemble
 from depthscope.scans.attention_reader import AttentionReader
+from depthscope.scans.chosen_metrics import chosen_metrics
 from depthscope.scans.direction import causal_in
 from depthscope.scans.gaps import gap_notes
 from depthscope.scans.padded import is_same_mask, padding_seen
-from depthscope.scans.positions import check_positions, metric_called
+from depthscope.scans.positions import check_positions
 from depthscope.scans.probing import probe
 from depthscope.scans.reading import Reading
 from depthscope.scans.record import JUDGED, Scan
+from depthscope.scans.sequences import Place
 from depthscope.scans.state_reader import StateReader
+from depthscope.scans.tally import tally_of
 from depthscope.scans.unseen import NOT_MEASURED, settled
+from depthscope.scans.weight_gradients import check_at_hand, weight_gradients
 from depthscope.traces.blocks import Found, blocks_in, candidates, find_blocks, none_found
+from depthscope.traces.cut_weights import IN_ONE, computes_in_parts, shared_with
 from depthscope.traces.entry import enter, repeated_calls, run_model
 from depthscope.traces.head import vanished
 from depthscope.traces.inputs import Batch
@@ -34,6 +41,7 @@ from depthscope.traces.streams import Stream, frames_of, of_several_tokens, stre
 from depthscope.traces.token_axis import Frames, axis_of_shorter
 from depthscope.traces.untouched import untouched
 from depthscope.traces.watcher import Watcher
+from depthscope.traces.whole_weights import whole_weights
 from depthscope.traces.whose_padding import Padding
 
 
@@ -49,6 +57,7 @@ def scan(
     attention: bool = True,
     gradients: Callable[[Any], Tensor] | None = None,
     on_block: Callable[[int], None] | None = None,
+    across: Any = None,
 ) -> Scan:
     """Measure how alike the tokens are after every block of a model, and what makes them so.
 
@@ -59,44 +68,28 @@ def scan(
     not choose, such as "encoder.layers.*", or scan.blocks. stream: which of several streams the scan is of ("encoder",
     "decoder"), by default the one with most blocks; scan.streams has them all. attention=False leaves the heads out.
     gradients: a function of the model's output that returns a scalar loss; adds gradient norms. on_block is called with
-    the number of blocks seen so far.
+    the number of blocks seen so far. across: a torch.distributed group, or "world": each of its processes calls scan
+    with batches of its own, as many as the others, and all get the scan of all batches.
 
-    The model runs as it is (train or eval) and is left as it was.
+    Batches are streamed: of each its numbers stay, which add up; scan.errors has standard errors over batches. The
+    model runs as it is (train or eval) and is left as it was.
     """
     entry = enter(model, inputs, blocks, mask)
     chosen = chosen_metrics(metrics, attention=attention)
+    if gradients is not None:
+        check_at_hand(entry.model)
     settings = Settings(chosen, entry.blocks, attention, gradients, on_block)
-    batches = []
-    for batch in entry.batches():
-        batches.append({reading.stream: reading for reading in settings.read(entry.model, batch)})
-        for reading in batches[-1].values():
-            check_positions(chosen, reading.states())
-    names = [name for name in batches[0] if all(name in readings for readings in batches)]
-    main = stream_called(stream, names) or names[0]
-    scans = {name: assemble(entry.model, [readings[name] for readings in batches], entry.notes) for name in names}
+    notes = [*entry.notes]
+    with ExitStack() as stack:
+        if computes_in_parts(entry.model):
+            notes.append(IN_ONE)
+            stack.enter_context(whole_weights(entry.model))
+        measure = partial(settings.tallies, entry.model)
+        tallies = tallied(entry.batches(), measure, across, shared_with(entry.model))
+    main = stream_called(stream, list(tallies)) or next(iter(tallies))
+    scans = {name: assemble(tally, notes) for name, tally in tallies.items()}
     others = {name: found for name, found in scans.items() if name != main}
     return replace(scans[main], stream=main, others=others)
-
-
-def default_metrics() -> list[str]:
-    """The names of the metrics that a scan measures unless it is told."""
-    return [name for name, f in TABLES["metric"].items() if f.facts.default]
-
-
-def chosen_metrics(names: Iterable[str] | None, *, attention: bool) -> list[Any]:
-    """The metric functions to measure; an unknown name is an error with the nearest one."""
-    if isinstance(names, str):
-        names = [names]
-    functions = [metric_called(name) for name in (default_metrics() if names is None else names)]
-    for function in functions:
-        if "Y" in function.facts.takes and "P" in function.facts.takes:
-            raise UsageError(
-                f"{function.facts.name} needs the law of the weights, which no scan can see; "
-                f"call ds.metrics.{function.facts.name}(X, Y, P, alpha=, sigma=) on a reference model."
-            )
-    always = [lookup("metric", name) for name in ("t_sim", *JUDGED)]  # the verdict rests on them
-    functions = list(dict.fromkeys([*always, *functions]))
-    return [f for f in functions if attention or f.facts.kind != "attention"]
 
 
 class Settings:
@@ -126,6 +119,14 @@ class Settings:
                 self._add_without_dropout(model, masked, number, reading)
             reading.causal = causal_in(model, masked, reading)
         return readings
+
+    def tallies(self, model: nn.Module, batch: Batch, place: Place) -> Tallies:
+        """The tally of one batch, stream by stream."""
+        found = {}
+        for reading in self.read(model, batch):
+            check_positions(self.metrics, reading.states())
+            found[reading.stream] = tally_of(model, reading, place)
+        return found
 
     def _of_moved_tokens(self, model: nn.Module, batch: Batch, readings: list[Reading]) -> list[Reading]:
         """No attention was seen: who moves whom tells the token axis."""
@@ -280,22 +281,3 @@ class Settings:
                 return {} if loss is None else weight_gradients(model, loss(output))
 
             return recorder, run_model(model, run)
-
-
-def weight_gradients(model: nn.Module, loss: Tensor) -> dict[str, float]:
-    """Squared gradient norm of each parameter, by its path; .grad is not touched."""
-    if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
-        got = type(loss).__name__
-        if isinstance(loss, Tensor):
-            got = f"shape {tuple(loss.shape)}, requires_grad={loss.requires_grad}"
-        raise UsageError(
-            f"gradients must be a function of the model's output that returns a scalar loss; got {got}. "
-            "Try gradients=lambda out: out.last_hidden_state.square().mean()."
-        )
-    named = [(name, p) for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad]
-    found = torch.autograd.grad(loss, [p for _, p in named], allow_unused=True)
-    return {
-        name: float(torch.linalg.vector_norm(g, dtype=torch.float64)) ** 2
-        for (name, _), g in zip(named, found, strict=True)
-        if g is not None
-    }

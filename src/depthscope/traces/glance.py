@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.traces.attention import attention_in
+from depthscope.traces.cut_weights import forward_of
 from depthscope.traces.inputs import fresh, padding_in
 from depthscope.traces.operations import Operation
 from depthscope.traces.places import called_parts, tokens_given
@@ -110,7 +111,7 @@ def glance(model: nn.Module, blocks: Iterable[str], axis: int, args: tuple, kwar
         with unwatched(), untouched(model), evaluated(model), hooks_away(model), torch.no_grad(), slow_path():
             args, kwargs = fresh(*uncached(args, kwargs))
             with Watcher(looks):
-                model.forward(*args, **kwargs)
+                forward_of(model)(*args, **kwargs)
     except _EnoughError:
         pass
     return Glance(looks.shape, looks.handed, looks.own, looks.keys.found[: looks.before])

@@ -14,6 +14,7 @@ from torch import nn
 from depthscope.errors import ForwardError, HookError, UsageError
 from depthscope.traces.blocks import candidates, find_blocks
 from depthscope.traces.caches import is_cache
+from depthscope.traces.cut_weights import forward_of
 from depthscope.traces.flow import Flow
 from depthscope.traces.inputs import fresh
 from depthscope.traces.log import Log
@@ -25,7 +26,12 @@ from depthscope.traces.tokens import Layout
 from depthscope.traces.untouched import untouched
 from depthscope.traces.watcher import Watcher
 
-WORKING = ("torch.distributed", "transformers", "accelerate")  # whose hooks are a part of how a model works
+WORKING = (
+    "torch.distributed",
+    "transformers",
+    "accelerate",
+    "depthscope.traces.whole_weights",
+)  # a model works by them
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
@@ -172,7 +178,7 @@ def _pass(model: nn.Module, chosen: set[str] | None, args: tuple, kwargs: dict) 
         args, kwargs = fresh(args, kwargs)
         # the forward function itself: hooks of the model around it are running already, or nobody's business
         seen.before("")(model, args, kwargs)
-        seen.after("")(model, args, kwargs, model.forward(*args, **kwargs))
+        seen.after("")(model, args, kwargs, forward_of(model)(*args, **kwargs))
     return seen.log, streams_of(seen.log.flow, model, chosen)
 
 

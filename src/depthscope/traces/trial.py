@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.traces.caches import is_cache
+from depthscope.traces.cut_weights import forward_of
 from depthscope.traces.identity import Known
 from depthscope.traces.inputs import fresh
 from depthscope.traces.operations import Operation
@@ -109,7 +110,7 @@ class Trial:
             stack.enter_context(slow_path())
             args, kwargs = fresh(*uncached(self.args, self.kwargs))
             stack.enter_context(Watcher(listener))
-            (self.model.forward if self.fix is None else self.model)(*args, **kwargs)
+            (forward_of(self.model) if self.fix is None else self.model)(*args, **kwargs)
         return listener.states
 
 

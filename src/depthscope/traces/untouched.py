@@ -17,7 +17,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
     buffers = [
         (
             module,
-            {name: (buffer, None if buffer is None else buffer.clone()) for name, buffer in module._buffers.items()},
+            {name: (buffer, _copied(buffer)) for name, buffer in module._buffers.items()},
         )
         for module in model.modules()
         if not isinstance(module, torch.jit.ScriptModule)
@@ -36,6 +36,11 @@ def untouched(model: nn.Module) -> Iterator[None]:
             np.random.set_state(numpy_state)
         for module, kept in buffers:
             _put_back(module, kept)
+
+
+def _copied(buffer: Tensor | None) -> Tensor | None:
+    """Its numbers; None where it has none: an offloaded buffer is brought anew for every pass."""
+    return None if buffer is None or buffer.is_meta else buffer.clone()
 
 
 def _put_back(module: nn.Module, kept: dict[str, tuple[Tensor | None, Tensor | None]]) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from depthscope.traces.cut_weights import forward_of
 from depthscope.traces.inputs import fresh
 from depthscope.traces.probe_pass import Move, Places, ProbePass, Read
 from depthscope.traces.slow_path import slow_path
@@ -192,7 +193,7 @@ class ValueProbe:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             args, kwargs = fresh(*_copied(self.args, self.kwargs, copies))
             stack.enter_context(Watcher(run))
-            model.forward(*args, **kwargs)
+            forward_of(model)(*args, **kwargs)
         return run
 
 

@@ -1,0 +1,78 @@
+"""Sequences of 32,768 tokens: time and memory of head statistics and of a scan, one thread: benchmarks/long.py
+
+A full scan with attention at this length takes half an hour for twelve heads: python benchmarks/long.py --scan
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from _ratio import line
+
+import depthscope as ds
+from depthscope.models.sizes import Sizes
+
+N, D = 32768, 64
+EVERY = 0.02  # seconds between two looks at the memory
+
+
+def anonymous() -> float:
+    """MiB that are no file's."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(found.split()[1] for found in lines if found.startswith("RssAnon"))) / 1024
+
+
+def measured(work: Callable[[], object]) -> tuple[float, float]:
+    """CPU seconds, and how far memory rises meanwhile."""
+    first, peak, running = anonymous(), [0.0], True
+
+    def look() -> None:
+        while running:
+            peak[0] = max(peak[0], anonymous() - first)
+            time.sleep(EVERY)
+
+    watch = threading.Thread(target=look)
+    watch.start()
+    start = time.process_time()
+    work()
+    seconds, running = time.process_time() - start, False
+    watch.join()
+    return seconds, peak[0]
+
+
+def said(what: str, work: Callable[[], object]) -> None:
+    seconds, memory = measured(work)
+    line(what, seconds, "CPU seconds", f"peak + {memory:.0f} MiB; n d in float64 is {N * D * 8 >> 20} MiB")
+
+
+def main(*words: str) -> None:
+    torch.set_num_threads(1)
+    q, k, v = torch.randn(3, 1, 1, N, D).unbind()
+    said(f"sdpa of one head, n {N}, d {D}, causal", lambda: _sdpa(q, k, v))
+    for causal in (True, False):
+        way = "causal" if causal else "open"
+        said(f"lambda_2(q=, k=) of one head, {way}", lambda causal=causal: ds.metrics.lambda_2(q=q, k=k, causal=causal))
+        said(f"delta(q=, k=) of one head, {way}", lambda causal=causal: ds.metrics.delta(q=q, k=k, causal=causal))
+    from depthscope.models.resolve import presets
+
+    model, ids = presets()["llama"](Sizes(depth=3, width=32, heads=4, tokens=N, batch=1))
+    said("plain forward of 3 blocks, d 32", lambda: _forward(model, ids))
+    said("scan of 3 blocks, d 32, states alone", lambda: ds.scan(model, ids, attention=False))
+    if "--scan" in words:
+        said("scan of 3 blocks, d 32, 12 heads", lambda: ds.scan(model, ids))
+
+
+def _sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+    torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+@torch.no_grad()
+def _forward(model: torch.nn.Module, ids: torch.Tensor) -> None:
+    model(ids)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,30 @@
+"""Which metrics a scan measures: those that are asked for, and those that the verdict rests on."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from depthscope.errors import UsageError
+from depthscope.registry import TABLES, lookup
+from depthscope.scans.positions import metric_called
+from depthscope.scans.record import JUDGED
+
+
+def default_metrics() -> list[str]:
+    """The names of the metrics that a scan measures unless it is told."""
+    return [name for name, f in TABLES["metric"].items() if f.facts.default]
+
+
+def chosen_metrics(names: Iterable[str] | None, *, attention: bool) -> list[Any]:
+    """The metric functions to measure; an unknown name is an error with the nearest one."""
+    if isinstance(names, str):
+        names = [names]
+    functions = [metric_called(name) for name in (default_metrics() if names is None else names)]
+    for function in functions:
+        if "Y" in function.facts.takes and "P" in function.facts.takes:
+            raise UsageError(
+                f"{function.facts.name} needs the law of the weights, which no scan can see; "
+                f"call ds.metrics.{function.facts.name}(X, Y, P, alpha=, sigma=) on a reference model."
+            )
+    always = [lookup("metric", name) for name in ("t_sim", *JUDGED)]  # the verdict rests on them
+    functions = list(dict.fromkeys([*always, *functions]))
+    return [f for f in functions if attention or f.facts.kind != "attention"]

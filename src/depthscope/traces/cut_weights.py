@@ -1,0 +1,53 @@
+"""Weights that are cut over processes (DTensor): by FSDP, which puts them together, or to compute in parts."""
+
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakSet
+
+from torch import nn
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+PARALLEL = "torch.distributed.tensor"  # where hooks of parallel plans are from
+WHOLE: WeakSet[nn.Module] = WeakSet()  # models that run as one process runs them, for a while (whole_weights.py)
+IN_ONE = (  # for the reader of a scan
+    "weights are cut over processes that compute parts of a pass: the model ran as one process runs it, with the "
+    "weights of one block put together at a time"
+)
+
+
+def is_cut(parameter: Any) -> bool:
+    """Whether a tensor is cut over processes: a DTensor, asked without the import of torch.distributed.tensor."""
+    return hasattr(parameter, "device_mesh")
+
+
+def computes_in_parts(model: nn.Module) -> bool:
+    """Whether processes compute parts of one pass (tensor- or sequence-parallel): none of them sees whole tokens.
+
+    FSDP cuts weights too, and puts them together before they are used.
+    """
+    if model in WHOLE or not any(map(is_cut, model.parameters())):
+        return False
+    hooks = [hook for module in model.modules() for name in HOOKS for hook in getattr(module, name).values()]
+    planned = any((getattr(hook, "__module__", None) or "").startswith(PARALLEL) for hook in hooks)
+    return planned or not any(map(_is_fsdp, model.modules()))
+
+
+def forward_of(model: nn.Module) -> Callable[..., Any]:
+    """What runs a model without its own hooks; with them where FSDP's must put the model's own weights together first.
+
+    Inside a call of the model these are together already.
+    """
+    inside = {id(p) for m in model.modules() if m is not model and _is_fsdp(m) for p in m.parameters()}
+    cut = any(is_cut(p) and id(p) not in inside for p in model.parameters())
+    return model if cut and _is_fsdp(model) else model.forward
+
+
+def shared_with(model: nn.Module) -> list[Any]:
+    """The process groups over which weights of the model are cut."""
+    cut: list[Any] = [p for p in model.parameters() if is_cut(p)]
+    meshes = {id(p.device_mesh): p.device_mesh for p in cut}
+    return [mesh.get_group(dim) for mesh in meshes.values() for dim in range(mesh.ndim)]
+
+
+def _is_fsdp(module: nn.Module) -> bool:
+    return any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
