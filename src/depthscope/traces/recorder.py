@@ -26,6 +26,7 @@ from depthscope.traces.token_axis import Frames
 from depthscope.traces.tokens import first_tokens, tokens_out
 from depthscope.traces.watcher import OuterNorms, Watched, unasked
 
+LISTS = nn.ModuleList | nn.ModuleDict
 MeasureAttention = Callable[[AttentionSeen, Tensor | None], Any]  # the attention, the tokens (B, n, d) it reads
 
 
@@ -71,7 +72,7 @@ class Recorder:
             if is_norm(module) and path not in self.candidates:
                 self._norm_paths[module] = path
                 yield self._norms.watched(module)
-            elif path in followed or (path in self.candidates and not _is_list(module)):
+            elif path in followed or (path in self.candidates and not isinstance(module, LISTS)):
                 yield Watched(module, unasked(self.before(path)), unasked(self.after(path)))
             yield from self._head.watched(path, module, inside=path.startswith(blocks))
 
@@ -295,7 +296,3 @@ class Recorder:
         self.log.attentions.append(
             Attention(self._path, self._tick(), seen.queries, numbers, found.kind, found.sink, node)
         )
-
-
-def _is_list(module: nn.Module) -> bool:
-    return isinstance(module, nn.ModuleList | nn.ModuleDict)
