@@ -10,6 +10,7 @@ from depthscope.models.sizes import Sizes
 from depthscope.registry import TABLES
 
 VOCABULARY = 1000
+POSITIONS = 2  # RoBERTa counts positions from 2
 _BERT = {
     "depth": "num_hidden_layers",
     "width": "hidden_size",
@@ -59,6 +60,8 @@ def _preset(family: str) -> Any:
                 **({} if family == "t5" else {"initializer_range": sizes.std}),
                 **settings,
             )
+            if getattr(config, "max_position_embeddings", sizes.tokens + POSITIONS) < sizes.tokens + POSITIONS:
+                config.max_position_embeddings = sizes.tokens + POSITIONS  # longer than the family usually is
             kind = "T5EncoderModel" if family == "t5" else f"{classes}Model"
             model = getattr(transformers, kind)(config).eval()
         finally:

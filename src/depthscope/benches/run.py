@@ -1,0 +1,175 @@
+"""bench(): all cells of a grid, the cheapest first, within a budget; nothing is dropped without a word."""
+
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from depthscope.benches.cell import Cell
+from depthscope.benches.clock import clock_called
+from depthscope.benches.grid import ordered, smallest
+from depthscope.benches.growth import growths
+from depthscope.benches.measure import Clock, measured
+from depthscope.benches.peak import can_be_read, peaks_of
+from depthscope.benches.record import SIDES, Bench, Measured, NotMeasured, Peak
+from depthscope.benches.subject import device_called
+from depthscope.errors import UsageError
+
+START = 6.0  # seconds for torch to be imported in a process of its own, roughly
+ROOM = 0.8  # of the memory that is free
+
+
+def bench(
+    cells: Sequence[Cell],
+    *,
+    device: str = "cpu",
+    threads: int | None = None,
+    repeats: int = 5,
+    clock: str = "wall",
+    budget: float | None = None,
+    memory: bool = True,
+    on_cell: Callable[[str], None] = lambda words: None,
+) -> Bench:
+    """Scan over plain forward in every cell. budget: seconds; memory: measure peaks too; on_cell: told what is next.
+
+    Where time or memory would not suffice, a cell is listed as not measured, with the reason.
+    """
+    if not cells:
+        raise UsageError("bench: there must be a cell to measure; got none. Name sizes, or --grid quick.")
+    for name, value, least in (("repeats", repeats, 1), ("threads", threads or 1, 1), ("budget", budget or 1, 0)):
+        if value < least:
+            raise UsageError(f"bench: {name} must be {least} or more; got {value}. Give a larger --{name}.")
+    place = device_called(device)
+    now = clock_called(clock, place)
+    end = None if budget is None else time.perf_counter() + budget
+    with _threads(threads):
+        run = _Run(place, now, repeats, end, on_cell)
+        run.all(ordered(cells))
+        peaks, notes = _peaks(run, memory)
+        return Bench(
+            depthscope=_version(),
+            torch=torch.__version__,
+            processor=_processor(),
+            device=str(place),
+            threads=torch.get_num_threads(),
+            clock=clock,
+            repeats=repeats,
+            cells=run.found,
+            not_measured=run.missed,
+            smallest=list(run.smallest.values()),
+            growth=growths(run.found),
+            peaks=peaks,
+            notes=notes,
+        )
+
+
+class _Run:
+    """The cells one after another, and what is known of the time that the next will take."""
+
+    def __init__(
+        self, place: torch.device, now: Clock, repeats: int, end: float | None, on_cell: Callable[[str], None]
+    ) -> None:
+        self.place, self.now, self.repeats, self.end, self.on_cell = place, now, repeats, end, on_cell
+        self.found: list[Measured] = []
+        self.missed: list[NotMeasured] = []
+        self.smallest: dict[str, Measured] = {}  # by kind
+        self.pace = 0.0  # seconds for a unit of work, of the cell before: larger cells are not slower for their work
+
+    def all(self, cells: Sequence[Cell]) -> None:
+        for number, cell in enumerate(cells, 1):
+            why = self._too_dear(cell)
+            if why:
+                self.missed.append(NotMeasured(cell, why))
+                continue
+            self.on_cell(f"{number} of {len(cells)}: {cell}")
+            self._measure(cell)
+
+    def _measure(self, cell: Cell) -> None:
+        start = time.perf_counter()
+        try:
+            found = measured(cell, **self._how(), fixed=self._fixed(cell.kind))
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            self.missed.append(NotMeasured(cell, f"memory ran out: {str(error).splitlines()[0]}"))
+            return
+        self.found.append(found)
+        self.pace = (time.perf_counter() - start) / cell.work
+
+    def _how(self) -> dict[str, Any]:
+        return {"now": self.now, "device": self.place, "repeats": self.repeats}
+
+    def _fixed(self, kind: str) -> dict[str, float]:
+        """Extra seconds per block where there is next to nothing to compute; measured once for a kind."""
+        if kind not in self.smallest:
+            self.smallest[kind] = measured(smallest(kind), **self._how())
+        least = self.smallest[kind]
+        return {side: max(0.0, least.extra(side)) / least.cell.depth for side in SIDES}
+
+    def _too_dear(self, cell: Cell) -> str:
+        """Why a cell cannot be measured: memory, or the time that is left."""
+        free = _free_memory(self.place)
+        if free is not None and cell.memory > ROOM * free:
+            return f"it may take {cell.memory / 2**30:.1f} GiB; {free / 2**30:.1f} are free"
+        return self.too_long(self.pace * cell.work)
+
+    def too_long(self, expected: float) -> str:
+        if self.end is None:
+            return ""
+        left = self.end - time.perf_counter()
+        return f"it would take about {expected:.0f} s; {max(0.0, left):.0f} are left" if expected > left else ""
+
+
+def _peaks(run: _Run, wanted: bool) -> tuple[list[Peak], list[str]]:
+    """Peak memory of the largest cell of each kind that was measured; and why where there is none."""
+    if not wanted or not run.found:
+        return [], []
+    if not can_be_read(run.place):
+        return [], [f"peak memory was not measured: it cannot be read on {run.place} of {platform.system()}"]
+    peaks, notes = [], []
+    for kind in dict.fromkeys(one.cell.kind for one in run.found):
+        most = max((one for one in run.found if one.cell.kind == kind), key=lambda one: one.cell.memory)
+        expected = 3 * START + sum(2 * most.fastest(side) for side in most.times)
+        why = run.too_long(expected)
+        if why:
+            notes.append(f"peak memory was not measured ({most.cell}): {why}")
+            continue
+        run.on_cell(f"peak memory: {most.cell}")
+        peaks.append(peaks_of(most.cell, run.place, torch.get_num_threads()))
+    return peaks, notes
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """So many threads of torch, and as many as before afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _free_memory(device: torch.device) -> float | None:
+    """Bytes that are free on the device; None where nobody tells."""
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    told = Path("/proc/meminfo")
+    if device.type != "cpu" or not told.exists():
+        return None
+    line = next((one for one in told.read_text().splitlines() if one.startswith("MemAvailable")), None)
+    return None if line is None else 1024.0 * int(line.split()[1])
+
+
+def _processor() -> str:
+    told = Path("/proc/cpuinfo")
+    names = [one for one in told.read_text().splitlines() if one.startswith("model name")] if told.exists() else []
+    return names[0].partition(":")[2].strip() if names else platform.processor() or platform.machine()
+
+
+def _version() -> str:
+    import depthscope
+
+    return depthscope.__version__
