@@ -1,6 +1,7 @@
 # make demo: a deep Transformer before and after de-escalation, out/report.html and out/demo.png
 # make test: every check that CI runs
 # make coverage: scan, fix and forecast on many models and spellings, held to a truth of its own: docs/coverage.md
+# make bench: what scans, remedies, forecasts and training cost: docs/benchmarks.md (about half an hour on 2 cores)
 # All create .venv and install what they need.
 
 PYTHON ?= python3
@@ -22,13 +23,7 @@ coverage: .venv/test
 	$(BIN)/python tools/coverage/run.py --table docs/coverage.md
 
 bench: .venv/test
-	$(BIN)/python benchmarks/scan.py
-	$(BIN)/python benchmarks/reproduce.py
-	$(BIN)/python benchmarks/remedies.py
-	$(BIN)/python benchmarks/forecast.py
-	$(BIN)/python benchmarks/paths.py
-	$(BIN)/python benchmarks/training.py
-	$(BIN)/python benchmarks/language.py
+	$(BIN)/python benchmarks/page.py
 
 docs: .venv/demo
 	$(BIN)/python -m depthscope.notation > docs/notation.md
