@@ -21,6 +21,8 @@ from depthscope.errors import UsageError
 
 START = 6.0  # seconds for torch to be imported in a process of its own, roughly
 ROOM = 0.8  # of the memory that is free
+OFF = 20.0  # a forecast of time that is off by more than this is no guide to the next one
+PRODUCT = 512  # side of the matrices by which the rate of products is found
 
 
 def bench(
@@ -77,16 +79,30 @@ class _Run:
         self.found: list[Measured] = []
         self.missed: list[NotMeasured] = []
         self.smallest: dict[str, Measured] = {}  # by kind
-        self.pace = 0.0  # seconds for a unit of work, of the cell before: larger cells are not slower for their work
+        self.fixed: dict[str, float] = {}  # seconds of a round of the smallest cell, by kind
+        self.rate = operations_per_second(place)
+        self.off = 1.0  # how much longer the cell before took than was foreseen
 
     def all(self, cells: Sequence[Cell]) -> None:
         for number, cell in enumerate(cells, 1):
+            self._start(cell.kind)
             why = self._too_dear(cell)
             if why:
                 self.missed.append(NotMeasured(cell, why))
                 continue
             self.on_cell(f"{number} of {len(cells)}: {cell}")
             self._measure(cell)
+
+    def _start(self, kind: str) -> None:
+        """The smallest cell of a kind, once."""
+        if kind not in self.smallest:
+            start = time.perf_counter()
+            self.smallest[kind] = measured(smallest(kind), **self._how())
+            self.fixed[kind] = (time.perf_counter() - start) / self.rounds
+
+    @property
+    def rounds(self) -> int:
+        return self.repeats + 2  # one to warm up, one to count
 
     def _measure(self, cell: Cell) -> None:
         start = time.perf_counter()
@@ -96,30 +112,46 @@ class _Run:
             self.missed.append(NotMeasured(cell, f"memory ran out: {str(error).splitlines()[0]}"))
             return
         self.found.append(found)
-        self.pace = (time.perf_counter() - start) / cell.work
+        took = time.perf_counter() - start
+        self.off = min(OFF, max(1 / OFF, self.off * took / self.expected(cell)))
 
     def _how(self) -> dict[str, Any]:
         return {"now": self.now, "device": self.place, "repeats": self.repeats}
 
     def _fixed(self, kind: str) -> dict[str, float]:
-        """Extra seconds per block where there is next to nothing to compute; measured once for a kind."""
-        if kind not in self.smallest:
-            self.smallest[kind] = measured(smallest(kind), **self._how())
+        """Extra seconds per block where there is next to nothing to compute."""
         least = self.smallest[kind]
         return {side: max(0.0, least.extra(side)) / least.cell.depth for side in SIDES}
+
+    def expected(self, cell: Cell) -> float:
+        """Seconds that a cell will take: its blocks at their least, its work at the rate of products, and what the
+        cell before took longer."""
+        fixed = self.fixed[cell.kind] * cell.depth / self.smallest[cell.kind].cell.depth
+        return self.off * self.rounds * (fixed + cell.work / self.rate)
 
     def _too_dear(self, cell: Cell) -> str:
         """Why a cell cannot be measured: memory, or the time that is left."""
         free = _free_memory(self.place)
         if free is not None and cell.memory > ROOM * free:
             return f"it may take {cell.memory / 2**30:.1f} GiB; {free / 2**30:.1f} are free"
-        return self.too_long(self.pace * cell.work)
+        return self.too_long(self.expected(cell))
 
     def too_long(self, expected: float) -> str:
         if self.end is None:
             return ""
         left = self.end - time.perf_counter()
         return f"it would take about {expected:.0f} s; {max(0.0, left):.0f} are left" if expected > left else ""
+
+
+def operations_per_second(device: torch.device) -> float:
+    """The rate of matrix products, roughly: it foresees times and is in no result."""
+    A = torch.randn(PRODUCT, PRODUCT, device=device)
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        float((A @ A).sum())  # waits for the device
+        times.append(time.perf_counter() - start)
+    return 2 * PRODUCT**3 / min(times)
 
 
 def _peaks(run: _Run, wanted: bool) -> tuple[list[Peak], list[str]]:
