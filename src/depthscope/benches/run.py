@@ -2,9 +2,7 @@
 
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +11,7 @@ from depthscope.benches.cell import Cell
 from depthscope.benches.clock import clock_called
 from depthscope.benches.grid import ordered, smallest
 from depthscope.benches.growth import growths
+from depthscope.benches.machine import free_memory, operations_per_second, processor, threads_of_torch
 from depthscope.benches.measure import Clock, measured
 from depthscope.benches.peak import can_be_read, peaks_of
 from depthscope.benches.record import SIDES, Bench, Measured, NotMeasured, Peak
@@ -22,7 +21,6 @@ from depthscope.errors import UsageError
 START = 6.0  # seconds for torch to be imported in a process of its own, roughly
 ROOM = 0.8  # of the memory that is free
 OFF = 20.0  # a forecast of time that is off by more than this is no guide to the next one
-PRODUCT = 512  # side of the matrices by which the rate of products is found
 
 
 def bench(
@@ -42,20 +40,20 @@ def bench(
     """
     if not cells:
         raise UsageError("bench: there must be a cell to measure; got none. Name sizes, or --grid quick.")
-    for name, value, least in (("repeats", repeats, 1), ("threads", threads or 1, 1), ("budget", budget or 1, 0)):
-        if value < least:
-            raise UsageError(f"bench: {name} must be {least} or more; got {value}. Give a larger --{name}.")
+    for name, value in (("repeats", repeats), ("threads", threads), ("budget", budget)):
+        if value is not None and value < 1:
+            raise UsageError(f"bench: {name} must be 1 or more; got {value}. Give a larger --{name}.")
     place = device_called(device)
     now = clock_called(clock, place)
     end = None if budget is None else time.perf_counter() + budget
-    with _threads(threads):
+    with threads_of_torch(threads):
         run = _Run(place, now, repeats, end, on_cell)
         run.all(ordered(cells))
         peaks, notes = _peaks(run, memory)
         return Bench(
             depthscope=_version(),
             torch=torch.__version__,
-            processor=_processor(),
+            processor=processor(),
             device=str(place),
             threads=torch.get_num_threads(),
             clock=clock,
@@ -131,7 +129,7 @@ class _Run:
 
     def _too_dear(self, cell: Cell) -> str:
         """Why a cell cannot be measured: memory, or the time that is left."""
-        free = _free_memory(self.place)
+        free = free_memory(self.place)
         if free is not None and cell.memory > ROOM * free:
             return f"it may take {cell.memory / 2**30:.1f} GiB; {free / 2**30:.1f} are free"
         return self.too_long(self.expected(cell))
@@ -141,17 +139,6 @@ class _Run:
             return ""
         left = self.end - time.perf_counter()
         return f"it would take about {expected:.0f} s; {max(0.0, left):.0f} are left" if expected > left else ""
-
-
-def operations_per_second(device: torch.device) -> float:
-    """The rate of matrix products, roughly: it foresees times and is in no result."""
-    A = torch.randn(PRODUCT, PRODUCT, device=device)
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
-        float((A @ A).sum())  # waits for the device
-        times.append(time.perf_counter() - start)
-    return 2 * PRODUCT**3 / min(times)
 
 
 def _peaks(run: _Run, wanted: bool) -> tuple[list[Peak], list[str]]:
@@ -171,34 +158,6 @@ def _peaks(run: _Run, wanted: bool) -> tuple[list[Peak], list[str]]:
         run.on_cell(f"peak memory: {most.cell}")
         peaks.append(peaks_of(most.cell, run.place, torch.get_num_threads()))
     return peaks, notes
-
-
-@contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    """So many threads of torch, and as many as before afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _free_memory(device: torch.device) -> float | None:
-    """Bytes that are free on the device; None where nobody tells."""
-    if device.type == "cuda":
-        return float(torch.cuda.mem_get_info(device)[0])
-    told = Path("/proc/meminfo")
-    if device.type != "cpu" or not told.exists():
-        return None
-    line = next((one for one in told.read_text().splitlines() if one.startswith("MemAvailable")), None)
-    return None if line is None else 1024.0 * int(line.split()[1])
-
-
-def _processor() -> str:
-    told = Path("/proc/cpuinfo")
-    names = [one for one in told.read_text().splitlines() if one.startswith("model name")] if told.exists() else []
-    return names[0].partition(":")[2].strip() if names else platform.processor() or platform.machine()
 
 
 def _version() -> str:
