@@ -9,25 +9,28 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+ENVIRONMENTS = ROOT / "out" / "peers"  # kept for the next run
 SIZES = {"d 256, 4 x 64, 12 blocks": (256, 4, 64, 4, 12), "d 768, 4 x 128, 12 blocks": (768, 12, 128, 4, 12)}
 ROUNDS = 2
 PEERS = {
     "hidden_states": ("numpy", "transformers"),
     "attnspectra": ("attnspectra", "transformers"),
 }  # what is installed
-SAID = {  # what they compute, and what they do not
-    "depthscope_few": "ds.scan, t_sim, t_div, t_cos and token_norm asked for; its verdict needs some more",
-    "depthscope_states": "ds.scan, attention=False: all state metrics, steps inside blocks, the verdict",
-    "hidden_states": "output_hidden_states + numpy: t_sim, t_div, t_cos, token_norm; no steps, no padding, no verdict",
-    "depthscope": "ds.scan: entropy, delta, |lambda_2|, omega, mu, sinks of every head, and all of the states",
-    "attnspectra": "attnspectra: all singular values of P and of log P, entropy, distance; no lambda_2, no states",
+SAID = {  # the tool; what it computes, and what it does not
+    "depthscope_few": (
+        "ds.scan, four metrics asked for",
+        "t_sim, t_div, t_cos, token_norm, and what its verdict needs",
+    ),
+    "hidden_states": ("output_hidden_states + numpy", "the same four; no steps inside blocks, no padding, no verdict"),
+    "depthscope_states": ("ds.scan, attention=False", "all state metrics, steps inside blocks, the verdict"),
+    "attnspectra": ("attnspectra", "all singular values of P and log P, entropy, distance; no lambda_2, no states"),
+    "depthscope": ("ds.scan", "entropy, delta, lambda_2, omega, mu, sinks of every head; all of the states"),
 }
 Sizes = tuple[int, int, int, int, int]
 
@@ -138,10 +141,13 @@ def timed(name: str, sizes: Sizes) -> dict[str, Any]:
     return {"times": times, "numbers": numbers}
 
 
-def environment(name: str, folder: Path) -> str | None:
-    """The interpreter of a fresh environment with the peer in it; None where it cannot be installed."""
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    python = str(folder / "bin" / "python")
+def environment(name: str) -> str | None:
+    """The interpreter of an environment with the peer in it, made where there is none; None where that fails."""
+    python = str(ENVIRONMENTS / name / "bin" / "python")
+    needed = "; ".join(f"import {package}" for package in ("torch", *PEERS[name]))
+    if Path(python).exists() and subprocess.run([python, "-c", needed], capture_output=True).returncode == 0:
+        return python
+    subprocess.run([sys.executable, "-m", "venv", ENVIRONMENTS / name], check=True)
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", ROOT / "constraints.txt"]
     for packages in (["torch==2.13.0"], PEERS[name]):
         done = subprocess.run([*pip, *packages], capture_output=True, text=True)
@@ -158,18 +164,16 @@ def asked(python: str, name: str, sizes: Sizes) -> dict[str, Any]:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        pythons = {name: environment(name, Path(folder, name)) for name in PEERS}
-        for words, sizes in SIZES.items():
-            print(f"BERT, {words}")
-            found: dict[str, dict[str, Any]] = {}
-            for name, said in SAID.items():
-                python = pythons.get(name, sys.executable)
-                if python:
-                    found[name] = asked(python, name, sizes)
-                    print(f"{cost(found[name]['times'])}  {said}", flush=True)
-            for line in agreement(found):
-                print(line)
+    pythons = {name: environment(name) for name in PEERS}
+    for words, sizes in SIZES.items():
+        print(f"BERT, {words}")
+        found: dict[str, dict[str, Any]] = {}
+        for name, (tool, quantities) in SAID.items():
+            python = pythons.get(name, sys.executable)
+            if python:
+                found[name] = asked(python, name, sizes)
+                print(f"{cost(found[name]['times'])}  {tool}\n{'':10}{quantities}", flush=True)
+        print(*agreement(found), sep="\n")
 
 
 def cost(times: dict[str, list[float]]) -> str:
