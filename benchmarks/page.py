@@ -137,7 +137,8 @@ def main() -> None:
         parser.error(f"sections are {', '.join(SECTIONS)}; got {unknown[0]!r}")
     for name in names:  # the page is whole after every section, whatever happens to the next
         print(f"{name}: running", file=sys.stderr, flush=True)
-        PAGE.write_text(written(PAGE.read_text() if PAGE.exists() else "", {name: run(SECTIONS[name])}))
+        fresh = {name: run(SECTIONS[name])}
+        PAGE.write_text(written(PAGE.read_text() if PAGE.exists() else "", fresh))
 
 
 if __name__ == "__main__":

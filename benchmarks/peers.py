@@ -18,10 +18,10 @@ ROOT = Path(__file__).parents[1]
 ENVIRONMENTS = ROOT / "out" / "peers"  # kept for the next run
 SIZES = {"d 256, 4 x 64, 12 blocks": (256, 4, 64, 4, 12), "d 768, 4 x 128, 12 blocks": (768, 12, 128, 4, 12)}
 ROUNDS = 2
-PEERS = {
+PEERS = {  # what is installed beside torch; attnspectra 0.1.3 cannot be imported without its extra viz
     "hidden_states": ("numpy", "transformers"),
-    "attnspectra": ("attnspectra", "transformers"),
-}  # what is installed
+    "attnspectra": ("attnspectra[viz]", "transformers"),
+}
 SAID = {  # the tool; what it computes, and what it does not
     "depthscope_few": (
         "ds.scan, four metrics asked for",
@@ -144,7 +144,7 @@ def timed(name: str, sizes: Sizes) -> dict[str, Any]:
 def environment(name: str) -> str | None:
     """The interpreter of an environment with the peer in it, made where there is none; None where that fails."""
     python = str(ENVIRONMENTS / name / "bin" / "python")
-    needed = "; ".join(f"import {package}" for package in ("torch", *PEERS[name]))
+    needed = "; ".join(f"import {package.partition('[')[0]}" for package in ("torch", *PEERS[name]))
     if Path(python).exists() and subprocess.run([python, "-c", needed], capture_output=True).returncode == 0:
         return python
     subprocess.run([sys.executable, "-m", "venv", ENVIRONMENTS / name], check=True)
@@ -152,7 +152,8 @@ def environment(name: str) -> str | None:
     for packages in (["torch==2.13.0"], PEERS[name]):
         done = subprocess.run([*pip, *packages], capture_output=True, text=True)
         if done.returncode:
-            print(f"{name}: cannot be installed with constraints.txt: {done.stderr.strip().splitlines()[-1]}")
+            said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+            print(f"{name}: cannot be installed with constraints.txt. {' '.join(said[-1:])}")
             return None
     return python
 
