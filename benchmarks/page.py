@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 
 import torch
 
@@ -25,9 +26,10 @@ PAGE, OUT = ROOT / "docs" / "benchmarks.md", ROOT / "out"
 BEFORE, NOW, GRID = ROOT / "benchmarks" / "before.json", OUT / "spread.json", OUT / "grid.json"
 HEAD = """# Benchmarks
 
-`make bench` runs everything and writes this page; `python benchmarks/page.py --only NAME` renews one
-section. Both sides of a ratio take turns in one process, and the fastest run of each counts, because
-noise only adds. Timings are never tests. `depthscope bench` measures the same grid on your machine.
+`make bench` runs everything and writes this page; `python benchmarks/page.py --only NAME` renews
+one section. Both sides of a ratio take turns in one process, and the fastest run of each counts,
+because noise only adds. Timings are never tests. `depthscope bench` measures the same grid on your
+machine.
 """
 FULL = ("--grid", "full", "--budget", "900", "--repeats", "3")
 
@@ -60,7 +62,8 @@ def of_the_grid() -> str:
     OUT.mkdir(exist_ok=True)
     subprocess.run([sys.executable, "-m", "depthscope", "bench", *words, "--json", str(GRID)], check=True)
     told = markdown(load(GRID)).partition("\n")[2].strip()  # without its title
-    return f"`depthscope bench {' '.join(words)}`\n\n{told}"
+    command = fill(f"depthscope bench {' '.join(words)}", 98, break_on_hyphens=False)
+    return f"{fenced(command)}\n\n{told}"
 
 
 def before_and_after() -> str:
