@@ -60,8 +60,9 @@ def _preset(family: str) -> Any:
                 **({} if family == "t5" else {"initializer_range": sizes.std}),
                 **settings,
             )
-            if getattr(config, "max_position_embeddings", sizes.tokens + POSITIONS) < sizes.tokens + POSITIONS:
-                config.max_position_embeddings = sizes.tokens + POSITIONS  # longer than the family usually is
+            needed = sizes.tokens + POSITIONS
+            if 0 < getattr(config, "max_position_embeddings", needed) < needed:  # XLNet says -1: no limit
+                config.max_position_embeddings = needed
             kind = "T5EncoderModel" if family == "t5" else f"{classes}Model"
             model = getattr(transformers, kind)(config).eval()
         finally:
