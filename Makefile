@@ -2,6 +2,7 @@
 # make test: every check that CI runs
 # make coverage: scan, fix and forecast on many models and spellings, held to a truth of its own: docs/coverage.md
 # make scale: comparisons, a search and a training by Dask, PostgreSQL, torchrun, submitit, MPI; servers on loopback
+# make bench: what scans, remedies, forecasts and training cost: docs/benchmarks.md (about half an hour on 2 cores)
 # All create .venv and install what they need.
 
 PYTHON ?= python3
@@ -26,14 +27,7 @@ scale: .venv/scale
 	$(BIN)/python tools/scale/run.py
 
 bench: .venv/test
-	$(BIN)/python benchmarks/scan.py
-	$(BIN)/python benchmarks/reproduce.py
-	$(BIN)/python benchmarks/remedies.py
-	$(BIN)/python benchmarks/forecast.py
-	$(BIN)/python benchmarks/paths.py
-	$(BIN)/python benchmarks/training.py
-	$(BIN)/python benchmarks/language.py
-	$(BIN)/python benchmarks/long.py
+	$(BIN)/python benchmarks/page.py
 
 docs: .venv/demo
 	$(BIN)/python -m depthscope.notation > docs/notation.md

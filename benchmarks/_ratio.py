@@ -33,4 +33,7 @@ def training_step(model: nn.Module, inputs: Tensor, labels: Tensor) -> Callable[
 
 
 def line(what: str, value: float, limit: str, more: str = "") -> None:
-    print(f"{what:<66} {value:8.2f}   {limit:<22} {more}", flush=True)
+    """The number, its limit and what it is; more on a line of its own, so that all lines fit on a page."""
+    print(f"{value:9.2f}  {limit:<13}  {what}", flush=True)
+    if more:
+        print(f"{'':26}{more}", flush=True)

@@ -29,7 +29,7 @@ def main() -> None:
         said = f"{found.kind}; forward {plain:.2f} s"
         line(f"trial / plain forward ({name}, 8 x 128)", times, "most 1.0", said)
         first, _ = ratio(lambda m=model: first_pass(m, ids), lambda m=model: m(ids), 5)
-        line(f"first pass of a fixed {name} / plain forward", first, "survey, trials, remedy, the pass itself")
+        line(f"first pass of a fixed {name} / plain forward", first, "", "survey, trials, remedy, the pass itself")
 
 
 def tried(model: torch.nn.Module, names: list[str], ids: torch.Tensor) -> Causality:

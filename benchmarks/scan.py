@@ -1,70 +1,20 @@
-"""What a scan costs, as ratios measured in one run: python benchmarks/scan.py   (about 4 minutes on 2 cores)
+"""What an import, single metrics and a long sequence cost: python benchmarks/scan.py   (about a minute on 2 cores)
 
-Machines are noisy, and noise only adds: both sides of each ratio alternate, and the fastest run of each is compared.
-Run it with nothing else on the machine. Memory is the peak of a process of its own.
+What a whole scan costs is measured by depthscope bench. Memory is the peak of a process of its own.
 """
 
-import gc
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import torch
 import transformers
 from _ratio import line, ratio
 
 import depthscope as ds
+from depthscope.benches.peak import peak_during
 
 transformers.logging.set_verbosity_error()
-
-
-def bert(depth: int, width: int = 768, heads: int = 12) -> transformers.BertModel:
-    config = transformers.BertConfig(
-        num_hidden_layers=depth, hidden_size=width, num_attention_heads=heads, intermediate_size=4 * width
-    )
-    return transformers.BertModel(config).eval()
-
-
-@torch.no_grad()
-def scans() -> None:
-    model, ids = bert(12), torch.randint(0, 30000, (4, 512))
-    states, plain = ratio(lambda: ds.scan(model, ids, attention=False), lambda: model(ids), 15)
-    line(
-        "scan, state metrics / plain forward (BERT-base, 4 x 512)",
-        states,
-        "goal 1.05, most 1.15",
-        f"forward {plain:.2f} s",
-    )
-    heads, plain = ratio(lambda: ds.scan(model, ids), lambda: model(ids), 7)
-    line("scan with attention statistics / plain forward", heads, "most 2.0", f"forward {plain:.2f} s")
-
-
-def memory() -> None:
-    peaks = [float(subprocess.check_output([sys.executable, __file__, what], text=True)) for what in ("plain", "scan")]
-    line(
-        "peak memory, 100-block scan / plain forward (d 768, 4 x 256)",
-        peaks[1] / peaks[0],
-        "most 1.1",
-        f"{peaks[0]:.0f} MiB plain",
-    )
-
-
-@torch.no_grad()
-def peak(what: str) -> None:
-    """Run in a process of its own: print the peak resident memory in MiB."""
-    model, ids = bert(100), torch.randint(0, 30000, (4, 256))
-    print(peak_during(lambda: ds.scan(model, ids) if what == "scan" else model(ids)))
-
-
-def peak_during(f: Callable[[], object]) -> float:
-    """Peak resident memory in MiB while f runs: the mark that building a model left is wiped first (Linux)."""
-    gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")
-    f()
-    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith("VmHWM"))
-    return int(line.split()[1]) / 1024
 
 
 def pairwise_cosine(X: torch.Tensor) -> torch.Tensor:
@@ -117,12 +67,9 @@ def long_sequence() -> None:
     grown = peak_during(lambda: found.extend(ds.metrics.delta(q=q, k=k, return_residual=True))) - resting
     seconds = time.perf_counter() - start
     value, residual = found
-    line(
-        "delta of one head at n 16384, seconds",
-        seconds,
-        f"P would take {16384**2 * 4 / 2**20:.0f} MiB",
-        f"delta {float(value):.4f}, residual {float(residual):.0e}, peak + {grown:.0f} MiB",
-    )
+    room = f"peak + {grown:.0f} MiB, P would take {16384**2 * 4 / 2**20:.0f}"
+    more = f"delta {float(value):.4f}, residual {float(residual):.0e}, {room}"
+    line("delta of one head at n 16384, seconds", seconds, "", more)
 
 
 @torch.no_grad()
@@ -147,11 +94,9 @@ def imports() -> None:
 if __name__ == "__main__":
     if sys.argv[1:] == ["long"]:
         long_sequence()
-    elif len(sys.argv) > 1:
-        peak(sys.argv[1])
     else:
         torch.manual_seed(0)
         print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
-        for part in (imports, metrics, scans, memory):
+        for part in (imports, metrics):
             part()
         subprocess.run([sys.executable, __file__, "long"], check=True)  # alone, so that its memory is its own

@@ -26,9 +26,10 @@ MAY_IMPORT = {
     "forecasts": f"laws theory models traces scans remedies {BASE}",
     "training": f"{BELOW} {BASE}",
     "checkups": f"{BELOW} forecasts {BASE}",
-    "reports": f"{BELOW} forecasts training checkups notation {BASE}",
+    "benches": f"models scans {BASE}",
+    "reports": f"{BELOW} forecasts training checkups benches notation {BASE}",
     "experiments": f"{BELOW} forecasts training reports notation {BASE}",
-    "cli": f"{BELOW} forecasts training checkups reports experiments notation {BASE}",
+    "cli": f"{BELOW} forecasts training checkups benches reports experiments notation {BASE}",
 }
 
 

@@ -32,6 +32,7 @@ __version__ = "0.1.0"
 
 
 LATER |= {
+    "depthscope.bench": "depthscope.benches.record",
     "depthscope.checkup": "depthscope.checkups.record",
     "depthscope.comparison": "depthscope.training.comparison",
     "depthscope.run": "depthscope.training.run",

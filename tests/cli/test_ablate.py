@@ -38,7 +38,7 @@ def test_numbers_alone_on_stdout_and_files(tmp_path: Path) -> None:
 def test_wrong_use_costs_nothing(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="no part is called 'skip'"):
         invoke("ablate", "bert", "--parts", "skip")
-    with pytest.raises(UsageError, match=r"--out: the file must end in .html, .png, .svg, .pdf or .json; got"):
+    with pytest.raises(UsageError, match=r"--out: the file must end in .html, .png, .svg, .pdf, .md or .json; got"):
         invoke("ablate", "bert", "--out", str(tmp_path / "a.txt"))
 
 

@@ -36,7 +36,7 @@ def test_numbers_go_to_a_file(tmp_path):
 
 
 def test_a_wrong_name_is_refused_before_anything_runs():
-    with pytest.raises(UsageError, match=r"must end in \.html, \.png, \.svg, \.pdf or \.json; got 'a.txt'"):
+    with pytest.raises(UsageError, match=r"must end in \.html, \.png, \.svg, \.pdf, \.md or \.json; got 'a.txt'"):
         CliRunner().invoke(app, ["bound", "bert", "--out", "a.txt"], catch_exceptions=False)
 
 

@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from depthscope.cli import ablate, bound, compare, doctor, forecast, ls, paths, reproduce, scan, spectrum, train
+from depthscope.cli import ablate, bench, bound, compare, doctor, forecast, ls, paths, reproduce, scan, spectrum, train
 from depthscope.cli.options import grouped
 from depthscope.errors import DepthscopeError
 
@@ -15,7 +15,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for module in (scan, doctor, forecast, ablate, paths, bound, spectrum, reproduce, compare, train, ls):
+for module in (scan, doctor, forecast, ablate, paths, bound, spectrum, reproduce, compare, train, bench, ls):
     app.command(module.__name__.rpartition(".")[2])(grouped(module.command))
 
 

@@ -10,8 +10,8 @@ from depthscope.errors import UsageError
 from depthscope.files import check_writable, whole_file
 from depthscope.records import as_json as json_text
 
-KINDS = (".html", ".png", ".svg", ".pdf", ".json")
-OUT = "Write the result here, as .html, .png, .svg, .pdf or .json. May be repeated."
+KINDS = (".html", ".png", ".svg", ".pdf", ".md", ".json")
+OUT = "Write the result here, as .html, .png, .svg, .pdf, .md or .json. May be repeated."
 JSON = "Write the numbers to this file; - writes them to stdout, alone."
 
 
@@ -52,12 +52,15 @@ class Output:
 
 
 def _write(record: Any, path: str) -> None:
-    from depthscope.reports.show import page, picture
+    from depthscope.reports.show import markdown, page, picture
 
     kind = Path(path).suffix
     if kind == ".json":
         record.save(path)
     elif kind == ".html":
         page(record, to=path)
+    elif kind == ".md":
+        with whole_file(path) as part:
+            part.write_text(markdown(record), encoding="utf-8")
     else:
         picture(record, path)

@@ -10,6 +10,7 @@ from depthscope.models.sizes import Sizes
 from depthscope.registry import TABLES
 
 VOCABULARY = 1000
+POSITIONS = 2  # RoBERTa counts positions from 2
 _BERT = {
     "depth": "num_hidden_layers",
     "width": "hidden_size",
@@ -59,6 +60,9 @@ def _preset(family: str) -> Any:
                 **({} if family == "t5" else {"initializer_range": sizes.std}),
                 **settings,
             )
+            needed = sizes.tokens + POSITIONS
+            if 0 < getattr(config, "max_position_embeddings", needed) < needed:  # XLNet says -1: no limit
+                config.max_position_embeddings = needed
             kind = "T5EncoderModel" if family == "t5" else f"{classes}Model"
             model = getattr(transformers, kind)(config).eval()
         finally:

@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from textwrap import fill
 from typing import Any
 
 from depthscope.reports.chart import bars, svg_lines
 
 Words = str | tuple[str, str]  # with a style of rich: bold, dim, red, "bold red"
+MARKDOWN = 98  # characters of a line
 COLOURS = {"red": "#c0392b", "green": "#1e8449", "yellow": "#b7950b", "blue": "#2471a3"}
 
 
@@ -27,6 +29,11 @@ class Line:
         named = {"dim": ' class="dim"', "yellow": ' class="ds-note"'}.get(self.style, "")
         inside = "".join(_inline(*((one, "") if isinstance(one, str) else one)) for one in self._parts())
         return f"<p{named}>{inside if named else _styled(inside, self.style)}</p>"
+
+    def markdown(self) -> str:
+        said = "".join(map(_bare, self._parts()))
+        said = f"**{said}**" if self.style == "bold" and said else said
+        return fill(said, MARKDOWN, break_long_words=False, break_on_hyphens=False)
 
     def _parts(self) -> Sequence[Words]:
         return [self.words] if isinstance(self.words, str) else self.words
@@ -67,6 +74,11 @@ class Grid:
         ]
         return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
 
+    def markdown(self) -> str:
+        rules = ["---" if i < self.left else "--:" for i in range(len(self.names))]
+        rows = [[_bare(one).replace("|", r"\|") for one in row] for row in self.cells]
+        return "\n".join(f"| {' | '.join(row)} |" for row in (self.names, rules, *rows))
+
 
 @dataclass(frozen=True)
 class Bars:
@@ -81,6 +93,9 @@ class Bars:
         return Text("\n".join(bars(self.values)), style=self.style, no_wrap=True)
 
     def html(self) -> str:
+        return ""
+
+    def markdown(self) -> str:
         return ""
 
 
@@ -98,6 +113,9 @@ class Curves:
 
     def html(self) -> str:
         return svg_lines(self.series, width=self.width, height=self.height, label=self.label)
+
+    def markdown(self) -> str:
+        return ""
 
 
 Part = Line | Grid | Bars | Curves
@@ -126,9 +144,17 @@ class Sheet:
         """A fragment without outside references."""
         return f'<div class="ds-scan"><h3>{escape(self.title)}</h3>{"".join(one.html() for one in self.body)}</div>'
 
+    def markdown(self) -> str:
+        """A section of a page."""
+        return "\n\n".join([f"## {self.title}", *(told for one in self.body if (told := one.markdown()))]) + "\n"
+
 
 def notes(words: Sequence[str]) -> list[Line]:
     return [Line(f"note: {one}", "yellow") for one in words]
+
+
+def _bare(words: Words) -> str:
+    return words if isinstance(words, str) else words[0]
 
 
 def _inline(words: str, style: str) -> str:

@@ -27,6 +27,7 @@ MODULES = {
     "depthscope.run": "runs",
     "depthscope.reproduction": "reproductions",
     "depthscope.checkup": "checkups",
+    "depthscope.bench": "benches",
 }
 CSS = (
     "body{font-family:system-ui,sans-serif;max-width:980px;margin:2em auto;padding:0 1em;color:#222}"
@@ -61,6 +62,11 @@ def text(record: Record, width: int | None = None) -> str:
 def html(record: Record) -> str:
     """A fragment of HTML without outside references."""
     return "".join(sheet.html() for sheet in module_for(record).sheets(record))
+
+
+def markdown(record: Record) -> str:
+    """Lines and tables for a page of Markdown; curves are left to HTML and pictures."""
+    return "\n".join(sheet.markdown() for sheet in module_for(record).sheets(record))
 
 
 def draw(record: Record, figure: Any = None) -> Any:

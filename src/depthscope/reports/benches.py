@@ -1,0 +1,150 @@
+"""A bench: the ratio of every cell with its spread, why it is above the aim, how the cost grows, what is missing."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from depthscope.benches.record import AIMS, HEADS, MEMORY_AIM, PLAIN, SIDES, STATES, Bench, Measured, Parts
+from depthscope.reports.sheet import Grid, Line, Part, Sheet, notes
+
+SIZE = (10, 4.5)
+WIDTH = 80  # columns of a terminal that every table fits
+SAID = {STATES: "state metrics", HEADS: "attention statistics"}
+ABOUT = (
+    "Ratios are scan / plain forward pass of the fastest runs; a-b is the lowest and the highest ratio of a round. "
+    f"states: attention=False, aim {AIMS[STATES]:.2f}; heads: with attention statistics, aim {AIMS[HEADS]:.2f}; "
+    "* is above the aim."
+)
+WHY = (
+    "Measured in one run of each side, operator by operator. products: matrix products; memory: operators that read "
+    "and write tensors; calls: operators on less than 64 KiB, whose time is the call; outside: Python and hooks. "
+    "fixed: what as many blocks add in the smallest cell."
+)
+
+
+def sheets(bench: Bench) -> list[Sheet]:
+    body: list[Part] = [Line(head(bench)), Line(ABOUT), ratios(bench.cells), *_rest(bench)]
+    for title, part in (("How the extra time grows", _growth(bench)), ("What the extra time is made of", above(bench))):
+        body += [Line(""), Line(title, "bold"), *part] if part else []
+    return [Sheet("What a scan costs", body, None)]
+
+
+def head(bench: Bench) -> str:
+    """One line: what was measured, where and how."""
+    done, asked = len(bench.cells), len(bench.cells) + len(bench.not_measured)
+    clock = "processor time" if bench.clock == "cpu" else "time by the wall clock"
+    return (
+        f"{done} of {asked} cells, {bench.repeats} rounds, {clock}; {bench.processor}, {bench.device}, "
+        f"{bench.threads} thread{'s' if bench.threads > 1 else ''}, torch {bench.torch}"
+    )
+
+
+def ratios(cells: Sequence[Measured]) -> Grid:
+    names = ["kind", "d", "h", "B x n", "depth", "forward", "states", "spread", "heads", "spread"]
+    return Grid(names, [_row(one) for one in cells], gap=1, left=1)
+
+
+def _row(one: Measured) -> list[Any]:
+    cell = one.cell
+    sizes = [cell.kind, str(cell.width), str(cell.heads), f"{cell.batch} x {cell.tokens}", str(cell.depth)]
+    costs = [words for side in SIDES for words in (ratio(one, side), _spread(one, side))]
+    return [*sizes, _time(one.fastest()), *costs]
+
+
+def ratio(one: Measured, side: str) -> str:
+    return f"{one.ratio(side):.2f}{'*' if one.above(side) else ' '}"
+
+
+def _spread(one: Measured, side: str) -> str:
+    low, high = one.spread(side)
+    return f"{low:.2f}-{high:.2f}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{1e3 * seconds:.1f} ms"
+
+
+def compared(before: Bench, after: Bench) -> Grid:
+    """Ratios before and after, in the cells that both have measured."""
+    rows = []
+    for old in before.cells:
+        new = after.at(old.cell)
+        if new is not None:
+            sides = [words for side in SIDES for words in (ratio(old, side), ratio(new, side))]
+            rows.append([str(old.cell), *sides])
+    return Grid(["cell", "states before", "after", "heads before", "after"], rows, left=1)
+
+
+def _rest(bench: Bench) -> list[Part]:
+    """Memory, what was not measured, and notes."""
+    body: list[Part] = []
+    if bench.peaks:
+        body += [Line(""), Line(f"peak memory / plain forward, aim {MEMORY_AIM:.2f} ({bench.peaks[0].how})", "bold")]
+        rows = [
+            [str(p.cell), f"{p.mib[PLAIN]:.0f}", *(f"{p.ratio(side):.2f}" for side in SIDES), f"{p.once:.0f}"]
+            for p in bench.peaks
+        ]
+        body.append(Grid(["cell", "plain MiB", "states", "heads", "first scan MiB"], rows, gap=1, left=1))
+    if bench.not_measured:
+        body += [Line(""), Line(f"not measured: {len(bench.not_measured)} cells", "bold")]
+        body.append(Grid(["cell", "why"], [[str(one.cell), one.why] for one in bench.not_measured], left=2, fold=None))
+    left_out = [f"{one.cell}: {one.left_out}; its ratio does not count" for one in bench.cells if one.left_out]
+    return [*body, *notes([*bench.notes, *left_out])]
+
+
+def above(bench: Bench) -> list[Part]:
+    """A line for every cell above the aim: what the extra time is made of."""
+    lines = [Line(f"- {told}") for side in SIDES for one in bench.above(side) if (told := why(one, side))]
+    return [Line(WHY), *lines] if lines else []
+
+
+def why(one: Measured, side: str) -> str:
+    """What the extra time of a scan in one cell is made of; nothing where it was not counted."""
+    if side not in one.parts:
+        return ""
+    parts, extra = one.parts[side], one.extra(side)
+    return f"{one.cell}: {SAID[side]} {one.ratio(side):.2f}, {_time(extra)} more: {_made_of(parts, extra)}"
+
+
+def _made_of(parts: Parts, extra: float) -> str:
+    def share(seconds: float) -> str:
+        return f"{100 * seconds / extra:.0f} %"
+
+    told = [
+        (parts.products, f"products {share(parts.products)} ({parts.flops / 1e9:.1f} GFLOP)"),
+        (parts.memory, f"memory {share(parts.memory)} ({parts.bytes / 1e9:.2f} GB)"),
+        (parts.calls, f"calls {share(parts.calls)} ({parts.operators} operators)"),
+        (parts.decompositions, f"decompositions {share(parts.decompositions)}"),
+        (parts.outside, f"outside {share(parts.outside)}"),
+    ]
+    ranked = ", ".join(words for _, words in sorted(told, key=lambda pair: -pair[0]))
+    return f"{ranked}; fixed {share(parts.fixed)}"
+
+
+def _growth(bench: Bench) -> list[Part]:
+    """The exponents, and what has none."""
+    if not bench.growth:
+        return []
+    sizes = list(dict.fromkeys(name for fit in bench.growth for name in fit.exponents))
+    rows = [
+        [fit.kind, fit.side, *(_power(fit.exponents.get(name)) for name in sizes), f"{fit.r2:.3f}", str(fit.cells)]
+        for fit in bench.growth
+    ]
+    said = dict.fromkeys(f"{fit.kind}, {fit.side}: {note}" for fit in bench.growth for note in fit.notes)
+    told = "Extra seconds of a scan as a product of powers of the sizes, by least squares on logarithms."
+    return [Line(told), Grid(["kind", "scan", *sizes, "r^2", "cells"], rows, left=2), *notes(list(said))]
+
+
+def _power(exponent: float | None) -> str:
+    return "" if exponent is None else f"{exponent:.2f}"
+
+
+def draw(bench: Bench, figure: Any) -> None:
+    """The ratios over the operations of the pass, with the aims."""
+    ax = figure.subplots()
+    for side, mark in zip(SIDES, "os", strict=True):
+        at = [one.cell.forward_flops / 1e9 for one in bench.cells]
+        line = ax.plot(at, [one.ratio(side) for one in bench.cells], mark, ms=4, label=f"{SAID[side]}, aim dashed")
+        ax.axhline(AIMS[side], color=line[0].get_color(), ls="--", lw=0.8)
+    ax.set(xscale="log", yscale="log", xlabel="operations of a plain pass, 1e9", ylabel="scan / plain forward")
+    ax.set_title(head(bench), fontsize=8)
+    ax.legend(fontsize=8, frameon=False)

@@ -1,0 +1,60 @@
+"""docs/benchmarks.md is written by benchmarks/page.py: sections that run are renewed, the others stay. No timings."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from depthscope.benches.record import Bench
+
+REPOSITORY = Path(__file__).parents[1]
+sys.path.insert(0, str(REPOSITORY / "benchmarks"))
+import before
+import page
+import peers
+
+
+def test_the_page_is_what_the_script_writes() -> None:
+    text = page.PAGE.read_text()
+    assert page.written(text, {}) == text
+    prose = [line for line in text.splitlines() if not line.startswith("|")]
+    assert [line for line in prose if len(line) > 100] == []
+
+
+def test_a_section_is_renewed_and_the_others_stay() -> None:
+    first = page.written("", {"grid": "ratio 1.07", "peers": "ratio 9.1\n\nmore"})
+    assert first.count("Not run yet") == len(page.SECTIONS) - 2
+    second = page.written(first, {"grid": "ratio 1.05"})
+    assert "1.07" not in second and "ratio 1.05" in second and "ratio 9.1\n\nmore" in second
+    assert re.findall(r"^## (.*)$", second, re.MULTILINE) == [one.title for one in page.SECTIONS.values()]
+
+
+def test_every_script_has_a_section() -> None:
+    scripts = {file.stem for file in (REPOSITORY / "benchmarks").glob("*.py")}
+    assert scripts - {"_ratio", "page", "before"} == set(page.SECTIONS) - {"grid", "before"}
+
+
+def test_before_is_a_record_of_the_cells_of_the_script() -> None:
+    found = Bench.load(before.BEFORE)
+    sizes = {(c.kind, c.width, c.tokens, c.batch, c.depth) for c in (one.cell for one in found.cells)}
+    assert sizes == set(before.SIZES) and found.clock == "cpu" and found.threads == 1
+    assert found.notes == ["commit c3d0739"]
+
+
+def test_peers_agree_where_both_compute_a_number() -> None:
+    times = {"tool": [3.0, 4.0], "plain": [1.0, 2.0]}
+    assert peers.cost(times).split() == ["3.00", "(2.00-3.00)"]
+    found = {
+        "depthscope": {"numbers": {"t_sim": [0.5, 0.25], "entropy": [1.0]}},
+        "hidden_states": {"numbers": {"t_sim": [0.5, 0.26], "t_div": [0.5, 0.74]}},
+    }
+    assert peers.agreement(found) == ["  t_sim of ds.scan and of hidden_states differ by 1.0e-02 at most"]
+
+
+def test_numpy_on_hidden_states_computes_what_a_scan_computes() -> None:
+    pytest.importorskip("transformers")
+    model, ids = peers.subject((32, 2, 9, 2, 3))
+    own, other = peers.by_depthscope(model, ids)(), peers.by_hidden_states(model, ids)()
+    for name in ("t_sim", "t_cos"):
+        assert other[name] == pytest.approx(own[name], abs=1e-6)
