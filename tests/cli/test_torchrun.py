@@ -44,3 +44,14 @@ def test_inputs_are_cut_into_parts_that_are_all_of_them() -> None:
     assert [list(part_of([1, 2, 3, 4], rank, 2)) for rank in range(2)] == [[1, 3], [2, 4]]
     with pytest.raises(UsageError, match=r"every process must have a sequence; got 1 for 2 processes\. Give more"):
         part_of(ids[:1], 0, 2)
+
+
+def test_a_batch_whose_first_axis_may_be_the_tokens_is_not_cut() -> None:
+    for given in (
+        torch.randn(8, 3, 16),
+        torch.randn(8, 16),
+        {"ids": torch.ones(4, 6).long(), "bias": torch.ones(4, 4)},
+    ):
+        with pytest.raises(UsageError, match="list of batches"):
+            part_of(given, 0, 2)
+    assert part_of(torch.randn(4, 3, 8, 8), 0, 2).shape == (2, 3, 8, 8)

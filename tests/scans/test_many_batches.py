@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import depthscope as ds
 from depthscope.errors import UsageError
@@ -90,3 +90,24 @@ def test_an_empty_loader_and_a_lost_process_group_are_told(model: torch.nn.Modul
         ds.scan(model, iter(()))
     with pytest.raises(UsageError, match=r"across: the processes must know each other; .* Start them with torchrun"):
         ds.scan(model, drawn(2), across="world")
+
+
+class Towers(nn.Module):
+    """Texts, and images where there are any: with one stream alone it has another name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.text = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+        self.vision = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, x: Tensor, image: Tensor | None = None) -> Tensor:
+        return self.text(x) if image is None else self.text(x) + self.vision(image).mean(1, keepdim=True)
+
+
+def test_batches_of_other_streams_are_refused_not_forgotten() -> None:
+    x, image = torch.randn(2, 5, 16), torch.randn(2, 7, 16)
+    model, texts, both = Towers().eval(), {"x": x}, {"x": x, "image": image}
+    with pytest.raises(UsageError, match="same streams"):
+        ds.scan(model, [texts, texts, both, both])
+    assert ds.scan(model, [texts, texts]).batches == 2

@@ -255,3 +255,27 @@ def test_an_encoder_and_a_decoder_are_both_measured() -> None:
     assert scan.streams["decoder"].tokens == 5
     decoder = ds.scan(model, {"input_ids": ids, "decoder_input_ids": ids[:, :5]}, blocks="decoder.block.*")
     assert decoder.tokens == 5 and decoder.causal is True
+
+
+def test_cross_attention_without_a_metric_of_its_own() -> None:
+    model = nn.Transformer(16, 2, 2, 2, 32, batch_first=True).eval()
+    found = ds.scan(model, (X, X[:, :5]), metrics=["delta"])
+    assert set(found.streams) == {"encoder", "decoder"} and "delta" in found.heads
+
+
+def test_one_unbatched_sequence_with_a_mask() -> None:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    mask = torch.tensor([1] * 6 + [0] * (X.shape[1] - 6))
+    assert ds.scan(model, X[0], mask=mask).valid_tokens == 6
+
+
+def test_heads_that_are_not_finite_print_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    """LAPACK writes complaints about NaN onto stdout, between the lines of JSON."""
+    from depthscope.metrics.pattern import pattern_of
+    from depthscope.metrics.spectrum import lambda_2_of
+
+    P = torch.stack([torch.full((20, 20), torch.nan), torch.full((20, 20), 1 / 20)])
+    value, _ = lambda_2_of(pattern_of(P, where="test", trusted=True)[0])
+    assert value.isnan().tolist() == [True, False]
+    assert capfd.readouterr().out == ""

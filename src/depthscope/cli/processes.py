@@ -56,7 +56,9 @@ def part_of(given: Any, rank: int, size: int) -> Any:
 
     if isinstance(given, torch.Tensor | tuple | Mapping):
         values = list(given.values()) if isinstance(given, Mapping) else given if isinstance(given, tuple) else [given]
-        rows = next((len(value) for value in values if isinstance(value, torch.Tensor) and value.ndim), 0)
+        tensors = [value for value in values if isinstance(value, torch.Tensor) and value.ndim]
+        rows = len(tensors[0]) if tensors else 0
+        _check_batch_first(tensors)
         if rows < size:
             raise UsageError(
                 f"every process must have a sequence; got {rows} for {size} processes. Give more (--batch), or start "
@@ -71,6 +73,20 @@ def part_of(given: Any, rank: int, size: int) -> Any:
             return {name: cut(value) for name, value in given.items()}
         return tuple(map(cut, given)) if isinstance(given, tuple) else cut(given)
     return islice(given, rank, None, size) if isinstance(given, Iterable) else given
+
+
+def _check_batch_first(tensors: list[Any]) -> None:
+    """Raise UsageError unless the first axis can only be the batch: ids (B, n), images (B, C, H, W)."""
+    first = tensors[0] if tensors else None
+    if first is None:
+        return
+    told = (first.ndim == 2 and not first.is_floating_point()) or first.ndim == 4
+    square = any(t.ndim > 1 and t.shape[0] == t.shape[1] == len(first) for t in tensors)
+    if not told or square:
+        raise UsageError(
+            f"the sequences of one batch are shared out by its first axis; which axis that is, {tuple(first.shape)} "
+            "does not tell. Let --inputs return a list of batches: each process takes its own."
+        )
 
 
 def leave_the_others() -> None:

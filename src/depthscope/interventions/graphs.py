@@ -56,7 +56,10 @@ class OneGraph:
         try:
             with torch.compiler.set_stance("default"):
                 return self.compiled(*args, **kwargs)
-        except (torch._dynamo.exc.Unsupported, torch._dynamo.exc.UserError) as error:
+        except Exception as error:
+            exc = torch._dynamo.exc  # imported here: it takes seconds
+            if not isinstance(error, exc.TorchDynamoException | exc.FailOnRecompileLimitHit):
+                raise
             self.gave_up = True
             self.failed(str(error).strip().splitlines()[0])
         finally:

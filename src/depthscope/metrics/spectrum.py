@@ -91,7 +91,7 @@ def _dense_lambda_2(pattern: Pattern, powers: Powers) -> Estimate:
     off = torch.where(sums > 0, sums - 1, 0.0).abs().amax((-2, -1))  # rows of float32 do not quite sum to 1
     P_Pi_2 = pattern.centre(P)
     A = pattern.centre(P_Pi_2.mT).mT  # Pi_2 P Pi_2 has the eigenvalues of Pi_2 P
-    rounding = 4 * EPS * pattern.size_of_rows()
+    rounding = torch.where(bad, 0.0, 4 * EPS * pattern.size_of_rows())
     if pattern.n <= EXACT:
         # in half precision they are off by percents: that is P as it was given
         off_by = torch.where(off < HALF, 2 * off, 0.0) * torch.linalg.vector_norm(P_Pi_2, dim=(-2, -1))
@@ -99,7 +99,7 @@ def _dense_lambda_2(pattern: Pattern, powers: Powers) -> Estimate:
     else:
         found = spectral_bracket(A, rounding, tolerance=TOLERANCE, **powers.choices())
         value, error = found.value, found.error + 2 * off
-    for i in (~(error <= DOUBTFUL * value)).nonzero().flatten().tolist():
+    for i in (~bad & ~(error <= DOUBTFUL * value)).nonzero().flatten().tolist():
         keep = slice(None) if pattern.mask is None else pattern.mask[i]
         whole = P[i][keep][:, keep]
         part = reduced(whole / whole.sum(-1, keepdim=True), EPS + float(off[i]))

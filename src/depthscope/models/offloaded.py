@@ -25,7 +25,8 @@ def number_of_bytes(text: str) -> int:
 
 def is_too_large(folder: str) -> bool:
     """Whether the weights in a local folder are more than the memory that is free."""
-    size = sum(file.stat().st_size for kind in ("*.safetensors", "*.bin") for file in Path(folder).glob(kind))
+    files = [*Path(folder).glob("*.safetensors")] or [*Path(folder).glob("*.bin")]  # of two forms one is read
+    size = sum(file.stat().st_size for file in files)
     free = free_memory()
     return free is not None and size > free
 

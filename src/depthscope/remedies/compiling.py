@@ -55,4 +55,5 @@ class Compiling:
 
     def _failed(self, why: str) -> None:
         fix = self.fix
+        fix.fired -= len(fix._site.spans)  # counted as the graph began; the eager pass counts again
         fix.notes.append(f"{type(fix.model).__name__} runs eagerly with {fix.remedy}: not one graph ({why})")

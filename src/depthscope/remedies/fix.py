@@ -140,7 +140,9 @@ class Fix(Handle):
         cached = tokens_in(arguments)
         padding, window = self.padding.of_pass(args, kwargs, continues(arguments)), most_remembered(self.model)
         known = self.compiling.knows(self.forms.way) and not self.forms.trying
-        may_compile = known and past is None and not window and not self.is_off  # sums over tokens are kept outside
+        whole = padding.named is None or bool(padding.named.all())  # the graph knows no padding
+        outside = past is not None or bool(window)  # sums over tokens are kept outside of the graph
+        may_compile = known and whole and not outside and not self.is_off
         if may_compile and isinstance(padding, Watching):  # asked where no graph can be made
             padding = Glanced(padding.named, padding.look)
         found = Pass(padding, past, cached, window, arguments, form=self.forms.now, way=self.forms.way)
@@ -159,7 +161,8 @@ class Fix(Handle):
     def resumes(self, again: Pass) -> None:
         super().resumes(again)
         self._latest = self.forms.now
-        self.forms.take(again.form)
+        if again.form is not None:  # of a remedy that is off there is none
+            self.forms.take(again.form)
 
     def leaves(self) -> None:
         super().leaves()

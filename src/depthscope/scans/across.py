@@ -1,9 +1,13 @@
 """Batches one after another, in one process or in several that each have their own: one tally of them all."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from hashlib import sha256
 from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from depthscope.errors import UsageError
 from depthscope.scans.sequences import Place
@@ -26,34 +30,22 @@ def tallied(batches: Iterator[Batch], measure: Measure, across: Any = None, cut_
     """
     group = _group(across)
     if group is None:
-        total: Tallies = {}
-        for turn, batch in enumerate(batches):
-            _check_same(batch, cut_over)
-            total = _joined(total, measure(batch, (turn, 0)))
-        return total
+        return _in_step(batches, lambda batch, place: measure(batch, (place[0], 0)), cut_over, same=True)
     members = set(dist.get_process_group_ranks(group))
     if any(len(members.intersection(dist.get_process_group_ranks(other))) > 1 for other in cut_over):
 
         def measure_all(batch: Batch, place: Place) -> Tallies:
-            total: Tallies = {}
-            for rank, other in enumerate(_gathered(batch, group)):
-                total = _joined(total, measure(other, (place[0], rank)))
-            return total
+            parts = enumerate(_gathered(batch, group))
+            return reduce(_joined, [measure(other, (place[0], rank)) for rank, other in parts])
 
-        return _in_step(batches, measure_all, group)
-    own = _in_step(batches, measure, group)
-    total = {}
-    for part in _gathered(own, group):
-        total = _joined(total, part)
-    return total
+        return _in_step(batches, measure_all, [group])
+    own = _in_step(batches, lambda batch, place: measure(batch, (place[0], dist.get_rank(group))), [group])
+    return reduce(_joined, _gathered(own, group))
 
 
 def _check_same(batch: Batch, cut_over: Sequence[Any]) -> None:
-    """Raise UsageError where processes that share weights have other inputs: one would wait for the others forever."""
-    if not cut_over:
-        return
-    tensors = list(tensors_in((*batch.args, *batch.kwargs.values())))
-    own = [(tuple(t.shape), float(t.double().sum())) for t in tensors if not t.is_complex()]
+    """Raise UsageError where processes that share weights have other inputs: they would compute with a mixture."""
+    own = [_print_of(tensor) for tensor in tensors_in((*batch.args, *batch.kwargs.values()))]
     for group in cut_over:
         if any(other != own for other in _gathered(own, group)):
             raise UsageError(
@@ -62,10 +54,19 @@ def _check_same(batch: Batch, cut_over: Sequence[Any]) -> None:
             )
 
 
-def _in_step(batches: Iterator[Batch], measure: Measure, group: Any) -> Tallies:
-    """The tally of the batches of this process. Before each turn all tell whether they go on, so that none waits."""
-    total: Tallies = {}
-    rank, turn = dist.get_rank(group), 0
+def _print_of(tensor: Tensor) -> tuple[tuple[int, ...], str]:
+    """The shape of a tensor and a hash of its numbers."""
+    numbers = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    return tuple(tensor.shape), sha256(numbers).hexdigest()
+
+
+def _in_step(batches: Iterator[Batch], measure: Measure, groups: Sequence[Any], *, same: bool = False) -> Tallies:
+    """The tally of the batches of this process. Before each turn all tell whether they go on, so that none waits.
+
+    same: all must have the same batches.
+    """
+    total: Tallies | None = None
+    turn = 0
     failed: Exception | None = None
     while True:
         batch = None
@@ -74,14 +75,17 @@ def _in_step(batches: Iterator[Batch], measure: Measure, group: Any) -> Tallies:
         except Exception as error:
             failed = error
         said = MORE if batch is not None else ENDED if failed is None else f"{type(failed).__name__}: {failed}"
-        words = _gathered(said, group)
+        words = [word for group in groups for word in _gathered(said, group)]
         if failed is not None:
             raise failed
         _check(words, turn)
         if batch is None:
-            return total
+            return total or {}
         try:
-            total = _joined(total, measure(batch, (turn, rank)))
+            if same:
+                _check_same(batch, groups)
+            part = measure(batch, (turn, 0))
+            total = part if total is None else _joined(total, part)
         except Exception as error:
             failed = error
         turn += 1
@@ -101,8 +105,14 @@ def _check(words: list[str], turn: int) -> None:
 
 
 def _joined(total: Tallies, part: Tallies) -> Tallies:
-    """Both added, of the streams that both have."""
-    return {name: total[name] + part[name] for name in total if name in part} if total else part
+    """Both added, of the streams that both have; a model that sees one stream in some batches calls it otherwise."""
+    both = [name for name in total if name in part]
+    if not both:
+        raise UsageError(
+            f"every batch must run through the same streams; got {', '.join(total)} and then {', '.join(part)}. Scan "
+            "the batches of each kind by themselves."
+        )
+    return {name: total[name] + part[name] for name in both}
 
 
 def _gathered(own: Any, group: Any) -> list[Any]:

@@ -64,6 +64,8 @@ class AttentionReader:
             return self._mixing(seen, X, mask)
         numbers = AttentionNumbers(False if first_sees_last(seen, mask) else None, sequences=seen.front[0])
         wanted = self._told_by(seen.kind)
+        if not wanted:
+            return numbers
         size = math.prod(seen.front) * seen.queries * seen.keys
         if size > TOGETHER:
             self._measure(self._pattern(seen, mask), seen.front, X, wanted, [numbers])
@@ -148,7 +150,8 @@ class AttentionReader:
         if "X" not in facts.takes:
             found = facts.formula(part)
         elif X is None:
-            found = tuple(torch.full((part.size,), math.nan, dtype=torch.float64) for _ in facts.parts)
+            empty = torch.full((part.size,), math.nan, dtype=torch.float64, device=part.device)
+            found = (empty,) * len(facts.parts)
         elif facts.name == "mu":
             found = facts.formula(part, X, self._sketch(X))
         else:

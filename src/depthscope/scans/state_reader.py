@@ -74,7 +74,7 @@ class StateReader:
         if numbers is not None and (numbers.whole or not whole):
             return numbers
         fits = self.mask is not None and self.mask.shape == tokens.shape[:-1]
-        mask = self.mask.to(tokens.device).flatten(0, -2) if fits else None  # type: ignore[union-attr]
+        mask = self.mask.to(tokens.device).reshape(-1, tokens.shape[-2]) if fits else None  # type: ignore[union-attr]
         # a state seen before, in passing, stays the same record: the hook for its gradient belongs to it
         numbers = StateNumbers(fits) if numbers is None else numbers
         numbers.whole = whole
