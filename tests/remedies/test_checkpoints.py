@@ -219,3 +219,12 @@ def test_an_error_in_a_block_that_runs_again_leaves_the_model_usable() -> None:
             before.sum().backward()
         broken.clear()
         assert torch.equal(model(X), before)
+
+
+def test_a_remedy_that_is_off_changes_no_checkpoint() -> None:
+    with_none, plain = (Stack(each(False), dropout=0.0) for _ in range(2))
+    with ds.fix_(with_none, R.DeEscalate(0.0)):
+        with_none(X).square().sum().backward()
+    plain(X).square().sum().backward()
+    for one, other in zip(with_none.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(one.grad, other.grad)

@@ -54,3 +54,33 @@ def test_a_remedy_is_one_graph_with_its_model(choices: dict[str, bool]) -> None:
             torch.testing.assert_close(a, b)
         assert ds.scan(compiled, X).remedies  # and is seen where somebody watches
     assert torch.equal(compiled(X), plain) and "forward" not in vars(model)
+
+
+def test_padding_that_comes_later_is_honoured() -> None:
+    """A way of calling was seen without padding; the graph must not be used once there is some."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+
+    class Encoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList([layer, nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)])
+
+        def forward(self, x: Tensor, attention_mask: Tensor) -> Tensor:
+            whole = torch.compiler.is_compiling() or bool(attention_mask.all())
+            for block in self.layers:
+                x = block(x, src_key_padding_mask=None if whole else attention_mask == 0)
+            return x
+
+    model = Encoder()
+    compiled = torch.compile(model, backend="eager")
+    mask = torch.ones(2, 9)
+    padded = mask.clone()
+    padded[:, 6:] = 0
+    with ds.fix_(model, R.DeEscalate(0.5)):
+        expected = model(X, attention_mask=padded)
+    with ds.fix_(compiled, R.DeEscalate(0.5)):
+        for _ in range(2):
+            compiled(X, attention_mask=mask)
+        found = compiled(X, attention_mask=padded)
+    torch.testing.assert_close(found[:, :6], expected[:, :6])
