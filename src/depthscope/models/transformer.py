@@ -44,7 +44,7 @@ class Transformer(nn.Module):
 
     def _ran(self, block: Any, *streams: Tensor, **recall: Recall) -> Any:
         """What a block gives. A checkpoint is around all of it, its hooks too: remedies act again when it runs again"""
-        if block.gradient_checkpointing and self.training and torch.is_grad_enabled():
+        if getattr(block, "gradient_checkpointing", False) and self.training and torch.is_grad_enabled():
             return checkpoint(block, *streams, use_reentrant=False, **recall)  # type: ignore[arg-type]
         return block(*streams, **recall)
 
