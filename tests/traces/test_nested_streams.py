@@ -118,3 +118,25 @@ def test_every_block_ends_at_the_outer_stream(kind: type[nn.Module], blocks: str
     assert scan.blocks == blocks
     torch.testing.assert_close(scan["t_sim"], true.mean(-1).double(), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(ds.scan(model, X, blocks=scan.blocks)["t_sim"], scan["t_sim"])
+
+
+class Functions(nn.Module):
+    """Blocks that are no modules: weights in a list, and a loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(torch.randn(4, D, D) / D**0.5 for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for q, k, v, w in self.weights:
+            x = x + nn.functional.scaled_dot_product_attention(x @ q, x @ k, x @ v)
+            x = x + (x @ w).relu()
+        return x
+
+
+def test_blocks_that_are_no_modules_can_be_passed_back() -> None:
+    torch.manual_seed(0)
+    model = Functions().eval()
+    scan = ds.scan(model, X)
+    assert (scan.depth, scan.blocks) == (3, "")
+    torch.testing.assert_close(ds.scan(model, X, blocks=scan.blocks)["t_sim"], scan["t_sim"])

@@ -126,6 +126,7 @@ def enter(model: Any, inputs: Any = None, blocks: Any = None, mask: Any = None, 
         wrappers.append(model)
         model = getattr(model, name)
     chosen = blocks if blocks is None or isinstance(blocks, str) else list(blocks)
+    chosen = None if chosen == "" else chosen  # scan.blocks of blocks that are no modules
     return Entry(model, inputs, mask, _inside(model, chosen), stream, wrappers)
 
 
