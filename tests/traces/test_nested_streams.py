@@ -140,3 +140,26 @@ def test_blocks_that_are_no_modules_can_be_passed_back() -> None:
     scan = ds.scan(model, X)
     assert (scan.depth, scan.blocks) == (3, "")
     torch.testing.assert_close(ds.scan(model, X, blocks=scan.blocks)["t_sim"], scan["t_sim"])
+
+
+class Halved(nn.Module):
+    """Attention of every second token: it has fewer queries than keys, and no skip goes round it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(D, D) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.scaled_dot_product_attention(self.q(x[:, ::2]), self.k(x), self.v(x))
+
+
+def test_attention_that_merges_tokens_is_no_missing_block() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(Block(), Block(), Halved(), Block(), Block()).eval()
+    scan = ds.scan(model, X)
+    x, true = X, []
+    for part in model:
+        x = part(x)
+        true.append((x.mean(1).square().sum(-1) * x.shape[1] / x.square().sum((1, 2))).mean().double())
+    assert scan.block_names == ["0", "1", "3", "4"]
+    torch.testing.assert_close(scan["t_sim"][1:], torch.stack([true[i] for i in (0, 1, 3, 4)]), rtol=1e-5, atol=1e-6)

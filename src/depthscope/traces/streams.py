@@ -113,11 +113,14 @@ def _are_pieces(streams: list[list[Ends]]) -> bool:
 
 
 def _are_missing(flow: Flow, streams: list[list[Ends]]) -> bool:
-    """Whether a module with the name of the first stream's blocks attends, and none of it is in a block."""
+    """Whether a module with the name of the first stream's blocks attends, and none of it is in a block.
+
+    Attention with fewer queries than keys merges tokens between two stages (LeViT): it is no block.
+    """
     names = {template(path) for block in streams[0] for path in block.paths}
     known = {node for blocks in streams for block in blocks for node in block.attentions}
     inside = (
-        {node for node in flow.attentions if call.first <= node <= call.last}
+        {n for n, sizes in flow.attentions.items() if call.first <= n <= call.last and sizes.queries == sizes.keys}
         for call in flow.calls
         if template(call.path) in names
     )
