@@ -129,7 +129,8 @@ def run(section: Section) -> str:
     commit = subprocess.check_output(["git", "-C", ROOT, "describe", "--always", "--dirty"], text=True).strip()
     threads = torch.get_num_threads()
     where = f"{platform.machine()}, {threads} thread{'s' * (threads > 1)}, torch {torch.__version__}, commit {commit}"
-    return "\n\n".join(words for words in (section.about, section.text(), f"Measured on {where}.") if words)
+    about = fill(section.about, 98, break_on_hyphens=False)
+    return "\n\n".join(words for words in (about, section.text(), f"Measured on {where}.") if words)
 
 
 def main() -> None:
