@@ -93,9 +93,11 @@ class Chunk:
         return centred if self.valid is None else torch.where(self.valid, centred, 0.0)
 
     def Pi_2_x_in(self, R: Tensor) -> Tensor:
-        """Centred tokens in other channels, Pi_2 x R, for R (d, k); the centred tokens themselves are not made."""
-        seen = self._shifted @ R - self._shift @ R
-        return seen if self.valid is None else torch.where(self.valid, seen, 0.0)
+        """Centred tokens in other channels, Pi_2 x R, for R (d, k), in float64.
+
+        The product is taken in the precision of x: what it loses is small beside the centred tokens, not beside x.
+        """
+        return (self.Pi_2_x.to(self.x.dtype) @ R.to(self.x.dtype)).double()
 
     @property
     def energies(self) -> Energies:

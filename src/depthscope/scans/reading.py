@@ -13,7 +13,7 @@ from depthscope.scans.state_reader import StateNumbers, float64
 from depthscope.scans.together import heads_one_by_one
 from depthscope.traces.blocks import Found
 from depthscope.traces.head import vanished
-from depthscope.traces.log import Attention, Call, Log, State
+from depthscope.traces.log import Attention, Call, Log
 from depthscope.traces.steps import Anatomy
 
 WHOLE = "block"  # the step that is the whole block
@@ -71,7 +71,7 @@ class Reading:
 
     def values(self, name: str) -> Tensor:
         """A state metric, (depth + 1, samples)."""
-        return torch.stack([self.fold(float64(s.values[name])) for s in self.states()])
+        return self.by_sample([s.values[name] for s in self.states()])
 
     def judged_states(self) -> list[StateNumbers]:
         """The states that the verdict rests on: without the noise of dropout."""
@@ -79,12 +79,14 @@ class Reading:
 
     def judged(self, name: str) -> Tensor:
         """A state metric that the verdict rests on, (depth + 1, samples)."""
-        return torch.stack([self.fold(float64(s.values[name])) for s in self.judged_states()])
+        return self.by_sample([s.values[name] for s in self.judged_states()])
 
-    def fold(self, values: Tensor) -> Tensor:
-        """One value a sample: streams that were folded into the batch are averaged."""
-        values = values.flatten()
-        return values if len(values) <= self.samples else values.reshape(self.samples, -1).mean(-1)
+    def by_sample(self, rows: list[list[float]]) -> Tensor:
+        """One value a sample, (rows, samples): streams that were folded into the batch are averaged."""
+        if len({len(row) for row in rows}) > 1:
+            return torch.cat([self.by_sample([row]) for row in rows])
+        values = float64(rows)
+        return values if values.shape[-1] <= self.samples else values.reshape(len(rows), self.samples, -1).mean(-1)
 
     def step_names(self) -> list[str]:
         names: dict[str, None] = {}
@@ -92,27 +94,42 @@ class Reading:
             names |= dict.fromkeys(step.name for step in anatomy.steps)
         return list(names)
 
-    def moves(self, name: str) -> list[dict[str, Tensor]]:
-        """For each block, the step metrics of one step (or of the whole block), per sample; NaN where it is missing."""
-        rows = []
-        for block, anatomy in zip(self.blocks, self.anatomies, strict=True):
-            if name == WHOLE:
-                rows.append(self._move(block.source, block.result, 0.0))
-                continue
-            step = next((s for s in anatomy.steps if s.name == name), None)
-            rows.append(self._move(step.source, step.result, step.bias) if step else {})
+    def moves(self, name: str) -> dict[str, Tensor]:
+        """The step metrics of one step (or of the whole block), each (depth, samples); NaN where a block lacks it."""
+        found = [self._ends(i, name) for i in range(self.depth)]
+        there = [i for i, ends in enumerate(found) if ends is not None]
+        moved = self._moved(*zip(*filter(None, found), strict=True))
+        if len(there) == self.depth:
+            return moved
+        rows = {key: values.new_full((self.depth, values.shape[-1]), math.nan) for key, values in moved.items()}
+        for key, values in moved.items():
+            rows[key][there] = values
         return rows
 
-    def _move(self, source: State, result: State, bias: float) -> dict[str, Tensor]:
-        before, after = (Energies(*(self.fold(e) for e in s.numbers.energies)) for s in (source, result))
-        row = {"t_sim": after.common / after.total, "t_div": after.centred / after.total}
-        row["gain"] = (after.common / after.centred).log() - (before.common / before.centred).log()  # of the log-odds
-        row["bias_share"] = self.fold(float64(source.numbers.tokens)) * bias / after.common  # of the common part
+    def _ends(self, i: int, name: str) -> tuple[StateNumbers, StateNumbers, float] | None:
+        """The states before and after a step of block i, and the squared norm of its bias."""
+        if name == WHOLE:
+            return self.blocks[i].source.numbers, self.blocks[i].result.numbers, 0.0
+        step = next((s for s in self.anatomies[i].steps if s.name == name), None)
+        return None if step is None else (step.source.numbers, step.result.numbers, step.bias)
+
+    def _moved(
+        self, sources: tuple[StateNumbers, ...], results: tuple[StateNumbers, ...], biases: tuple[float, ...]
+    ) -> dict[str, Tensor]:
+        """What some steps do, each (steps, samples)."""
+        before, after = (
+            Energies(self.by_sample([s.common for s in states]), self.by_sample([s.centred for s in states]))
+            for states in (sources, results)
+        )
+        found = {"t_sim": after.common / after.total, "t_div": after.centred / after.total}
+        found["gain"] = (after.common / after.centred).log() - (before.common / before.centred).log()  # of the log-odds
+        tokens = self.by_sample([s.tokens for s in sources])
+        found["bias_share"] = tokens * float64(biases)[:, None] / after.common  # of the common part
         for function in self.step_metrics:
-            found = function.facts.formula(before, after)
-            parts = found if isinstance(found, tuple) else (found,)
-            row |= dict(zip(function.facts.parts, parts, strict=True))
-        return {key: value.flatten() for key, value in row.items()}
+            parts = function.facts.formula(before, after)
+            parts = parts if isinstance(parts, tuple) else (parts,)
+            found |= dict(zip(function.facts.parts, parts, strict=True))
+        return found
 
     def attentions(self) -> list[AttentionNumbers | None]:
         """The first self-attention of each block, None where it has none."""
@@ -146,10 +163,3 @@ class Reading:
         """Norm of the loss gradient with respect to all weights of block i."""
         inside = tuple(path + "." for path in self.blocks[i].paths)
         return math.sqrt(sum(v for name, v in self.gradients.items() if name.startswith(inside)))
-
-
-def stacked(rows: list[Tensor | None]) -> Tensor:
-    """Per sample values of every row, (rows, samples), NaN where a row is missing."""
-    found = next(row for row in rows if row is not None)
-    missing = torch.full((len(found),), math.nan, dtype=torch.float64)
-    return torch.stack([missing if row is None else row.double().cpu() for row in rows])

@@ -71,8 +71,8 @@ class Sequences:
 
 def sequences_of(reading: Reading, place: Place) -> Sequences:
     """Those of one batch."""
-    curves = {name: reading.judged(name).cpu() for name in JUDGED}
-    counts = reading.fold(float64(reading.blocks[0].source.numbers.tokens))
+    curves = {name: reading.judged(name) for name in JUDGED}
+    counts = reading.by_sample([reading.blocks[0].source.numbers.tokens])
     curves["tokens"] = counts.expand_as(curves["t_div"])
     states = reading.judged_states()
     massive: dict[tuple[int, int], Any] = {}

@@ -9,7 +9,7 @@ from torch import nn
 
 from depthscope.errors import UsageError
 from depthscope.scans.heads import Heads, heads_of
-from depthscope.scans.reading import WHOLE, Reading, stacked
+from depthscope.scans.reading import WHOLE, Reading
 from depthscope.scans.running import Running, merged, of_batch, with_spread
 from depthscope.scans.sequences import Place, Sequences, sequences_of
 from depthscope.scans.state_reader import float64
@@ -85,12 +85,12 @@ def tally_of(model: nn.Module, reading: Reading, place: Place = (0, 0)) -> Tally
         causal={reading.causal},
         notes=list(dict.fromkeys(reading.notes)),
         told=_told(model, reading),
-        states={name: with_spread(reading.values(name).cpu()) for name in reading.states()[0].values},
+        states={name: with_spread(reading.values(name)) for name in reading.states()[0].values},
         steps=_steps(reading),
         heads=heads,
         final_norm=_final_norm(reading),
         gradients=_gradients(reading),
-        without_dropout=None if reading.without_dropout is None else of_batch(reading.judged("t_div").cpu()),
+        without_dropout=None if reading.without_dropout is None else of_batch(reading.judged("t_div")),
         broken=None if broken is None else (place, broken),
         sequences=sequences_of(reading, place),
         vanished=dict(reading.vanished),
@@ -137,23 +137,22 @@ def _told(model: nn.Module, reading: Reading) -> list[str]:
     notes = []
     if reading.without_dropout is not None:
         notes.append("dropout was on: its noise counts as diversity, so the verdict rests on a second run without it")
-    own = [_parameter_ids(model, reading, block) for block in range(reading.depth)]
-    if reading.gradients and len(set().union(*own)) < sum(map(len, own)):
+    if reading.gradients and _share_weights(model, reading):
         notes.append("blocks share weights: the gradient norm of a shared weight is that of all its uses together")
     return notes
 
 
-def _parameter_ids(model: nn.Module, reading: Reading, block: int) -> set[int]:
-    """The identities of the parameters in one block."""
-    return {id(p) for path in reading.blocks[block].paths for p in model.get_submodule(path).parameters()}
+def _share_weights(model: nn.Module, reading: Reading) -> bool:
+    """Whether a parameter is in more than one block."""
+    own = [{id(p) for path in b.paths for p in model.get_submodule(path).parameters()} for b in reading.blocks]
+    return len(set().union(*own)) < sum(map(len, own))
 
 
 def _steps(reading: Reading) -> dict[tuple[str, str], Running]:
     steps = {}
     for name in (WHOLE, *reading.step_names()):
-        rows = reading.moves(name)
-        for quantity in next(row for row in rows if row):
-            steps[name, quantity] = of_batch(stacked([row.get(quantity) for row in rows]))
+        for quantity, values in reading.moves(name).items():
+            steps[name, quantity] = of_batch(values)
     return steps
 
 

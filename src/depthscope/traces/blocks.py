@@ -13,6 +13,7 @@ from depthscope.traces.families import template
 from depthscope.traces.followed import is_own_leaf, uncalled_lists
 from depthscope.traces.installed import OWN
 from depthscope.traces.log import Attention, Call, Log, State
+from depthscope.traces.modules import modules_in
 from depthscope.traces.operations import is_norm
 from depthscope.traces.streams import ALONE, Stream
 
@@ -60,7 +61,7 @@ def candidates(model: nn.Module, blocks: str | Iterable[str] | None) -> set[str]
         return _chosen(model, patterns_in(blocks))
     return {
         path
-        for path, module in model.named_modules()
+        for path, module in modules_in(model).items()
         if _NUMBER.search(path.rpartition(".")[2])
         and not path.startswith(OWN)
         and not is_norm(module)

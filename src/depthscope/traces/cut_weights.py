@@ -6,6 +6,8 @@ from weakref import WeakSet
 
 from torch import nn
 
+from depthscope.traces.modules import modules_in
+
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 PARALLEL = "torch.distributed.tensor"  # where hooks of parallel plans are from
 WHOLE: WeakSet[nn.Module] = WeakSet()  # models that run as one process runs them, for a while (whole_weights.py)
@@ -25,9 +27,9 @@ def computes_in_parts(model: nn.Module) -> bool:
 
     FSDP cuts weights too, and puts them together before they are used.
     """
-    if model in WHOLE or not any(map(is_cut, model.parameters())):
+    if model in WHOLE or not _cut_in(model):
         return False
-    hooks = [hook for module in model.modules() for name in HOOKS for hook in getattr(module, name).values()]
+    hooks = [hook for module in modules_in(model).values() for name in HOOKS for hook in getattr(module, name).values()]
     planned = any((getattr(hook, "__module__", None) or "").startswith(PARALLEL) for hook in hooks)
     return planned or not any(map(_is_fsdp, model.modules()))
 
@@ -44,9 +46,13 @@ def forward_of(model: nn.Module) -> Callable[..., Any]:
 
 def shared_with(model: nn.Module) -> list[Any]:
     """The process groups over which weights of the model are cut."""
-    cut: list[Any] = [p for p in model.parameters() if is_cut(p)]
-    meshes = {id(p.device_mesh): p.device_mesh for p in cut}
+    meshes = {id(p.device_mesh): p.device_mesh for p in _cut_in(model)}
     return [mesh.get_group(dim) for mesh in meshes.values() for dim in range(mesh.ndim)]
+
+
+def _cut_in(model: nn.Module) -> list[Any]:
+    """The weights of a model that are cut."""
+    return [p for module in modules_in(model).values() for p in module._parameters.values() if is_cut(p)]
 
 
 def _is_fsdp(module: nn.Module) -> bool:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from depthscope.traces.installed import OWN
+from depthscope.traces.modules import modules_in
 from depthscope.traces.operations import is_norm
 
 _NUMBER = re.compile(r"\d+")
@@ -15,7 +16,7 @@ _NUMBER = re.compile(r"\d+")
 def followed_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """The model, its norms, modules with parts or weights of their own, and what is in lists that nobody calls."""
     inside = tuple(path + "." for path in uncalled_lists(model))
-    for path, module in model.named_modules():
+    for path, module in modules_in(model).items():
         if isinstance(module, torch.jit.ScriptModule | nn.ModuleList | nn.ModuleDict) or path.startswith(OWN):
             continue  # they take no hooks of this kind, or are never called
         parts = next(module.children(), None) is not None or is_own_leaf(module)
@@ -25,10 +26,12 @@ def followed_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 def uncalled_lists(model: nn.Module) -> list[str]:
     """Entries of lists that are lists themselves, as in x-transformers: nobody calls them, but what is in them."""
-    lists = [path for path, module in model.named_modules() if isinstance(module, nn.ModuleList)]
+    lists = [path for path, module in modules_in(model).items() if isinstance(module, nn.ModuleList)]
     return [path for path in lists if _NUMBER.search(path.rpartition(".")[2])]
 
 
 def is_own_leaf(module: nn.Module) -> bool:
     """A module without children that keeps bare parameters and is not one of torch's own layers."""
-    return not type(module).__module__.startswith("torch.nn") and any(p.ndim >= 2 for p in module.parameters())
+    return not type(module).__module__.startswith("torch.nn") and any(
+        p is not None and p.ndim >= 2 for p in module._parameters.values()
+    )

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from depthscope.traces.inputs import fresh
+from depthscope.traces.modules import modules_in
 from depthscope.traces.untouched import untouched
 
 OWN = "depthscope_"  # how the names of modules begin that fix_ adds to a model
@@ -14,7 +15,7 @@ OWN = "depthscope_"  # how the names of modules begin that fix_ adds to a model
 
 def fixes_in(model: nn.Module) -> list[Any]:
     """The handles of all that was put into the model, in the order in which it was."""
-    hooks = [hook for module in model.modules() for hook in module._forward_pre_hooks.values()]
+    hooks = [hook for module in modules_in(model).values() for hook in module._forward_pre_hooks.values()]
     return list(dict.fromkeys(hook.depthscope_fix for hook in hooks if hasattr(hook, "depthscope_fix")))
 
 

@@ -16,6 +16,7 @@ from depthscope.traces.flow import Flow
 from depthscope.traces.followed import followed_modules
 from depthscope.traces.lineage import Lineage
 from depthscope.traces.log import Add, Attention, Call, Log
+from depthscope.traces.modules import modules_in
 from depthscope.traces.nests import tensors_in
 from depthscope.traces.nodes import Given, Sizes
 from depthscope.traces.operations import PAIRS, Operation, is_norm, is_scalar
@@ -66,7 +67,7 @@ class Recorder:
         """Candidates and norms; parts of lists that nobody calls, for their paths; what may read a pooled vector."""
         followed = dict(followed_modules(self.model))
         blocks = tuple(path + "." for path in self.candidates)
-        for path, module in self.model.named_modules():
+        for path, module in modules_in(self.model).items():
             if isinstance(module, torch.jit.ScriptModule):
                 continue  # takes no hooks of this kind
             if is_norm(module) and path not in self.candidates:

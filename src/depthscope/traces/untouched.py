@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from depthscope.traces.modules import modules_in
+
 
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
@@ -19,7 +21,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
             module,
             {name: (buffer, _copied(buffer)) for name, buffer in module._buffers.items()},
         )
-        for module in model.modules()
+        for module in modules_in(model).values()
         if not isinstance(module, torch.jit.ScriptModule)
     ]
     devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else []
