@@ -16,6 +16,8 @@ from depthscope.checks import check_mask, check_stochastic, check_tokens
 from depthscope.errors import ShapeError
 
 HELD = 1 << 22  # elements of P kept at a time, 16 MiB in float32: larger pieces leave the cache and cost more
+PIECE = 1 << 17  # elements of small P measured at a time: what is made of them stays in the cache, and in the heap
+ENOUGH = 16  # heads, from which on more in one piece save no calls worth having
 
 
 class Scratch:
@@ -63,7 +65,8 @@ class Pattern:
 
     def pieces(self) -> Iterator["Pattern"]:
         """Split into whole samples, or heads of one sample, so that each part's P may be held where one head's can."""
-        step = max(1, HELD // (self.n * self.m))
+        one = self.n * self.m
+        step = max(1, min(HELD // one, max(ENOUGH, PIECE // one)))
         step = step // self.heads * self.heads or next(s for s in range(step, 0, -1) if self.heads % s == 0)
         for i in range(0, self.size, step):
             yield self._slice(i, min(i + step, self.size))
