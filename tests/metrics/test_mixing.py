@@ -6,7 +6,7 @@ import torch
 
 from depthscope.errors import ShapeError, StochasticError
 from depthscope.metrics import pattern
-from depthscope.metrics.mixing import mu, mu_of, omega
+from depthscope.metrics.mixing import mu, omega, sampled_mu_of
 from depthscope.metrics.pattern import pattern_of
 from depthscope.metrics.spectrum import delta
 from loops import over
@@ -100,15 +100,41 @@ def test_equal_tokens_are_moved_by_exactly_nothing():
     assert mu_2.isnan().all()
 
 
-def test_a_sketch_of_all_channels_changes_nothing_and_of_some_little():
-    X, P = tokens_and_heads((), (2,), n=12, d=512)
-    pattern, _ = pattern_of(P, where="test")
-    exact = mu(X, P)
-    turned = torch.linalg.qr(torch.randn(512, 512, dtype=torch.float64)).Q
-    for width, rtol in [(512, 1e-11), (128, 0.05)]:
-        mu_1, mu_2 = mu_of(pattern, X[None], turned[:, :width])
+@over("n, d", [(12, 40), (12, 11), (30, 300)])
+@over("dtype, rtol", [(torch.float64, 1e-11), (torch.float32, 2e-6)])
+def test_more_channels_than_tokens(n, d, dtype, rtol):
+    X, P = tokens_and_heads((), (), n=n, d=d)
+    np.testing.assert_allclose(both(X, P.to(dtype)), truth_of(X.numpy(), P.to(dtype).double().numpy()), rtol=rtol)
+
+
+def test_attention_that_looks_where_tokens_hardly_differ():
+    """Rows of P differ only along a direction of tokens with 1e-4 of their size: inner products alone would lose it."""
+    torch.manual_seed(0)
+    n, d = 16, 64
+    U = torch.linalg.qr(torch.cat([torch.ones(n, 1), torch.randn(n, n - 1)], 1).double()).Q[:, 1:]
+    sizes = torch.full((n - 1,), 1.0, dtype=torch.float64)
+    sizes[0] = 1e-4
+    X = (U * sizes) @ torch.linalg.qr(torch.randn(d, n - 1, dtype=torch.float64)).Q.T
+    P = (1 / n + 0.02 * torch.randn(n, 1, dtype=torch.float64) * U[:, 0]).float()
+    assert (P > 0).all()
+    exact = mu_by_definition(X.numpy(), P.double().numpy())[1]
+    np.testing.assert_allclose(mu(X, P)[1], exact, rtol=1e-3)
+
+
+def test_a_sample_of_channels_tells_its_own_error():
+    """Estimates from many draws of 16 of 96 channels spread as each of them says."""
+    X, P = tokens_and_heads((), (2,), n=24, d=96)
+    exact, found, errors = mu(X, P), [], []
+    for _ in range(300):
+        part, _ = pattern_of(P, where="test")
+        (mu_1, mu_2), error = sampled_mu_of(part, X[None], torch.linalg.qr(torch.randn(96, 16).double()).Q)
         torch.testing.assert_close(mu_1, exact[0], rtol=1e-12, atol=0)
-        torch.testing.assert_close(mu_2, exact[1], rtol=rtol, atol=0)
+        found.append(mu_2)
+        errors.append(error)
+    found, errors = torch.stack(found), torch.stack(errors)
+    torch.testing.assert_close(found.mean(0), exact[1], rtol=0.01, atol=0)
+    ratio = found.std(0) / errors.square().mean(0).sqrt()
+    assert ((ratio > 0.7) & (ratio < 1.15)).all()  # below one: orthonormal channels are better than independent ones
 
 
 @over("f", [omega, mu])

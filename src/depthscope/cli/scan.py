@@ -25,6 +25,10 @@ def command(
         typer.Option(min=2, help="Measure t_sim of so many equal ranges of positions too.", show_default=False),
     ] = None,
     attention: Annotated[bool, typer.Option(help="Measure the attention heads too.")] = True,
+    sample: Annotated[
+        int | None,
+        typer.Option(min=2, help="Measure mu_2 in so many random channels, with its error.", show_default=False),
+    ] = None,
     fix: Annotated[str | None, typer.Option(help="A remedy to compare with, for example de_escalate.")] = None,
     tau: Annotated[
         float | None,
@@ -49,7 +53,7 @@ def command(
 
     built, given = model.resolved()
     where = model.where(scan)
-    chosen = {"metrics": metric_names(metrics, positions), "attention": attention, **where}
+    chosen = {"metrics": metric_names(metrics, positions), "attention": attention, "sample": sample, **where}
     with together(built) as processes:
         chosen["across"] = processes.across
 

@@ -8,9 +8,10 @@ from torch import Tensor
 from depthscope.checks import check_mask, check_tokens
 from depthscope.errors import ShapeError
 from depthscope.metrics.chunks import Chunk, power_of_two
-from depthscope.metrics.pattern import Pattern, pattern_of
+from depthscope.metrics.pattern import HELD, Pattern, pattern_of
 from depthscope.registry import metric
 
+ROUNDED = 1e-4  # of |R|_F^2 tr G: below it rounding in float32 may take the fourth digit
 _INVARIANT = ("token order", "rotation", "scale of X", "padding")
 
 
@@ -42,23 +43,71 @@ def omega_of(pattern: Pattern, X: Tensor) -> Tensor:
     return (moved / (chunk.n * chunk.mean.norm(dim=(-2, -1)))[:, None]).flatten()
 
 
-def mu_of(pattern: Pattern, X: Tensor, sketch: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """mu_1 and mu_2 for each head of a part, (size,) each.
+def mu_of(pattern: Pattern, X: Tensor) -> tuple[Tensor, Tensor]:
+    """mu_1 and mu_2 for each head of a part, (size,) each."""
+    chunk, heads = _tokens_of(pattern, X)
+    Z = _scaled(chunk.Pi_2_x)
+    mixed = _mixed_size(pattern, Z.to(pattern.like.dtype), heads)
+    mu_2 = mixed.reshape(-1, heads) / Z.norm(dim=(-2, -1))[:, None]
+    return _mu_1(pattern, chunk, heads), mu_2.flatten()
 
-    sketch (d, r) with orthonormal columns replaces the d channels by r random ones in mu_2, where P X would cost
-    d / d_h times the attention itself: within a percent or so for r = 64, and ten where tokens have few directions.
+
+def sampled_mu_of(pattern: Pattern, X: Tensor, channels: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    """mu_1, and mu_2 in a sample of channels with its standard error; (size,) each. channels (d, r): orthonormal.
+
+    mu_2^2 = sum_c y_c / sum_c x_c,    x_c = |Pi_2 X q_c|^2,  y_c = |Pi_2 P X q_c|^2    over the r channels q_c
+
+    The error is that of a ratio of two means over r draws.
     """
     chunk, heads = _tokens_of(pattern, X)
+    Z = _scaled(chunk.Pi_2_x @ channels)
+    rows = Z.to(pattern.like.dtype).mT.repeat_interleave(heads, 0)  # (size, r, n)
+    x = Z.square().sum(-2).repeat_interleave(heads, 0)  # (size, r)
+    y = torch.linalg.vector_norm(pattern.centre(pattern.image(rows)), dim=-1, dtype=torch.float64).square()
+    ratio = y.sum(-1) / x.sum(-1)
+    r = x.shape[-1]
+    spread = (y - ratio[:, None] * x).square().sum(-1) / (r * max(r - 1, 1))
+    mu_2 = ratio.sqrt()
+    return (_mu_1(pattern, chunk, heads), mu_2), spread.sqrt() / x.mean(-1) / (2 * mu_2)
+
+
+def _mu_1(pattern: Pattern, chunk: Chunk, heads: int) -> Tensor:
     sums = chunk.n[:, None, None] * chunk.mean  # 1^T X
     kept = pattern.received.sum(-1).reshape(-1, heads, 1) / chunk.n[:, None, None] if pattern.sink else 1.0  # P 1 = 1
-    mu_1 = (kept * sums + _moved(pattern, chunk, heads)).norm(dim=-1) / sums.norm(dim=-1)
-    tokens = chunk.Pi_2_x if sketch is None else chunk.Pi_2_x @ sketch
-    size = tokens.abs().amax((-2, -1), keepdim=True)
-    tokens = torch.where(size > 0, tokens / size, tokens)  # P may be narrower than X
-    spread = tokens.to(pattern.like.dtype).mT.repeat_interleave(heads, 0)  # (size, r, n)
-    mixed = torch.linalg.vector_norm(pattern.centre(pattern.image(spread)), dim=(-2, -1), dtype=torch.float64)
-    mu_2 = mixed.reshape(-1, heads) / tokens.norm(dim=(-2, -1))[:, None]
-    return mu_1.flatten(), mu_2.flatten()
+    return ((kept * sums + _moved(pattern, chunk, heads)).norm(dim=-1) / sums.norm(dim=-1)).flatten()
+
+
+def _scaled(Z: Tensor) -> Tensor:
+    """Tokens with a largest entry of one: P may be narrower than X."""
+    size = Z.abs().amax((-2, -1), keepdim=True)
+    return torch.where(size > 0, Z / size, Z)
+
+
+def _mixed_size(pattern: Pattern, Z: Tensor, heads: int) -> Tensor:
+    """|Pi_2 P Z|_F for centred tokens Z (samples, n, d), (size,), float64.
+
+    With more channels than tokens by their inner products G = Z Z^T, |R Z|_F^2 = <R, R G> for R = Pi_2 P: n instead
+    of d products with P. Rounding counts against |R|_F^2 tr G there, so heads with far less take the long way.
+    """
+    n, d = Z.shape[-2:]
+    if d <= n or pattern.size * n * n > HELD:
+        return _by_channels(pattern, Z.mT.repeat_interleave(heads, 0))
+    [(_, P)] = pattern.blocks()
+    R_T = pattern.centre(P.mT)  # (size, n, n)
+    G = Z @ Z.mT
+    G_R_T = (G[:, None] @ R_T.unflatten(0, (-1, heads))).flatten(0, 1)
+    squares = (R_T * G_R_T).sum((-2, -1), dtype=torch.float64)
+    energy = G.diagonal(dim1=-2, dim2=-1).sum(-1).repeat_interleave(heads)
+    rounded = squares < ROUNDED * energy * R_T.square().sum((-2, -1), dtype=torch.float64)
+    mixed = squares.clamp_min(0.0).sqrt()
+    if rounded.any():
+        mixed = torch.where(rounded, _by_channels(pattern, Z.mT.repeat_interleave(heads, 0)), mixed)
+    return mixed
+
+
+def _by_channels(pattern: Pattern, rows: Tensor) -> Tensor:
+    """|Pi_2 P z|_F over the rows z of (size, r, n), (size,)."""
+    return torch.linalg.vector_norm(pattern.centre(pattern.image(rows)), dim=(-2, -1), dtype=torch.float64)
 
 
 def _parts(X: Tensor, P: Tensor, mask: Tensor | None, where: str) -> tuple[Pattern, tuple[int, ...], Tensor]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from depthscope.metrics.mixing import sampled_mu_of
 from depthscope.metrics.pattern import HELD, Pattern, Scratch, pattern_of
 from depthscope.metrics.plain_mixing import plain_mixing
 from depthscope.registry import MetricFacts
@@ -15,7 +16,6 @@ from depthscope.traces.attention import AttentionSeen, first_sees_last
 
 TOGETHER = HELD // 8  # elements of P that wait
 SMALL = 1e-3  # delta and lambda_2 below this are nothing: their error counts against it
-SKETCH = 64  # channels that stand for all of a wide X when mu_2 is measured
 
 
 @dataclass(eq=False)
@@ -30,7 +30,7 @@ class AttentionNumbers:
     residuals: dict[str, float] = field(default_factory=dict)
     leak: float = 0.0
     sequences: int = 0
-    sketched: bool = False  # mu_2 from a few random channels
+    sampled: int = 0  # random channels from which mu_2 is; 0 for all
     without_tokens: bool = False  # no omega, no mu
 
 
@@ -49,9 +49,9 @@ class AttentionReader:
     Small ones wait for others of their shape, or for finish().
     """
 
-    def __init__(self, metrics: list[Any], mask: Tensor | None) -> None:
-        self.metrics, self.mask = metrics, mask
-        self.sketches: dict[int, Tensor] = {}
+    def __init__(self, metrics: list[Any], mask: Tensor | None, sample: int | None = None) -> None:
+        self.metrics, self.mask, self.sample = metrics, mask, sample
+        self.channels: dict[int, Tensor] = {}
         self.scratch = Scratch()
         self._waiting: defaultdict[Any, list[Waiting]] = defaultdict(list)
 
@@ -129,7 +129,7 @@ class AttentionReader:
             own = slice(i * one.sequences, (i + 1) * one.sequences)
             one.values = {name: rows[own] for name, rows in zip(names, table, strict=True)}
             one.residuals, one.leak, one.causal = errors, leak, triangular or one.causal
-            one.sketched = X is not None and "mu_2" in one.values and self._sketch(X) is not None
+            one.sampled = self.sample or 0 if "mu_2" in residuals else 0
             one.without_tokens = X is None and any("X" in f.facts.takes for f in wanted)
 
     def _told_by(self, kind: str) -> list[Any]:
@@ -152,25 +152,31 @@ class AttentionReader:
         elif X is None:
             empty = torch.full((part.size,), math.nan, dtype=torch.float64, device=part.device)
             found = (empty,) * len(facts.parts)
-        elif facts.name == "mu":
-            found = facts.formula(part, X, self._sketch(X))
+        elif facts.name == "mu" and (channels := self._channels(X)) is not None:
+            found, error = sampled_mu_of(part, X, channels)
+            _keep_largest(residuals, "mu_2", error, found[1])
         else:
             found = facts.formula(part, X)
         if facts.estimated:
-            found, residual = found
-            relative = (residual / found.clamp_min(SMALL)).nan_to_num(0.0).max()
-            known = residuals.get(facts.name)
-            residuals[facts.name] = relative if known is None else torch.maximum(known, relative)
+            found, error = found
+            _keep_largest(residuals, facts.name, error, found)
         parts = found if isinstance(found, tuple) else (found,)
         for name, value in zip(facts.parts, parts, strict=True):
             columns.setdefault(name, []).append(value.double())
 
-    def _sketch(self, X: Tensor) -> Tensor | None:
-        """Random orthonormal channels (d, SKETCH) for a wide X, the same in every block; None when X is narrow."""
+    def _channels(self, X: Tensor) -> Tensor | None:
+        """Random orthonormal channels (d, sample) of X, the same in every block; None where all are looked at."""
         d = X.shape[-1]
-        if d <= 4 * SKETCH:
+        if self.sample is None or self.sample >= d:
             return None
-        if d not in self.sketches:
-            G = torch.randn(d, SKETCH, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-            self.sketches[d] = torch.linalg.qr(G).Q.to(X.device)
-        return self.sketches[d]
+        if d not in self.channels:
+            G = torch.randn(d, self.sample, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+            self.channels[d] = torch.linalg.qr(G).Q.to(X.device)
+        return self.channels[d]
+
+
+def _keep_largest(residuals: dict[str, Tensor], name: str, error: Tensor, value: Tensor) -> None:
+    """The largest relative error so far, against SMALL where the value itself is smaller."""
+    relative = (error / value.clamp_min(SMALL)).nan_to_num(0.0).max()
+    known = residuals.get(name)
+    residuals[name] = relative if known is None else torch.maximum(known, relative)

@@ -28,3 +28,11 @@ def chosen_metrics(names: Iterable[str] | None, *, attention: bool) -> list[Any]
     always = [lookup("metric", name) for name in ("t_sim", *JUDGED)]  # the verdict rests on them
     functions = list(dict.fromkeys([*always, *functions]))
     return [f for f in functions if attention or f.facts.kind != "attention"]
+
+
+def check_sample(sample: int | None) -> None:
+    """How many random channels stand for all: two at least, or their spread would tell nothing."""
+    if sample is not None and (isinstance(sample, bool) or not isinstance(sample, int) or sample < 2):
+        raise UsageError(
+            f"sample must be a number of channels, 2 or more; got {sample!r}. Leave it out for all of them."
+        )

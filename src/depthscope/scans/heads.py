@@ -34,7 +34,7 @@ class Heads:
     kinds: list[str]  # notes on the kind of attention
     lost: list[str]  # quantities that could not be computed somewhere
     leak: float = 0.0
-    sketched: bool = False
+    sampled: int = 0
     without_tokens: bool = False
 
     def __add__(self, other: "Heads") -> "Heads":
@@ -46,7 +46,7 @@ class Heads:
             self.kinds,
             list(dict.fromkeys([*self.lost, *other.lost])),
             max(self.leak, other.leak),
-            self.sketched or other.sketched,
+            max(self.sampled, other.sampled),
             self.without_tokens or other.without_tokens,
         )
 
@@ -80,7 +80,7 @@ class Heads:
         notes = [
             f"{name} is {_certainty(value)} in some head: {WHY[name]}"
             for name, value in self.residuals.items()
-            if value > UNCERTAIN
+            if name in WHY and value > UNCERTAIN
         ]
         if self.lost:
             notes.append(f"{' and '.join(self.lost)} could not be computed in some head, whose attention is not finite")
@@ -88,10 +88,9 @@ class Heads:
             notes.append(
                 f"attention gives up to {self.leak:.0%} of its weight to padding: the model was not given the mask"
             )
-        if self.sketched:
-            notes.append(
-                "mu_2 is measured on 64 random channels: within a percent or so, ten where tokens have few directions"
-            )
+        if self.sampled:
+            error = self.residuals["mu_2"]
+            notes.append(f"mu_2 is from {self.sampled} random channels (sample=), standard error up to {error:.1%}")
         if self.without_tokens:
             notes.append("omega and mu are not known: the tokens that attention reads could not be told")
         notes += self.kinds
@@ -119,9 +118,9 @@ def heads_of(reading: Reading) -> Heads:
         over_heads=over_heads,
         residuals=residuals,
         kinds=kind_notes(reading),
-        lost=[name for name in residuals if any(_is_lost(numbers, name) for numbers in found)],
+        lost=[name for name in residuals if name in WHY and any(_is_lost(numbers, name) for numbers in found)],
         leak=max((numbers.leak for numbers in found), default=0.0),
-        sketched=any(numbers.sketched for numbers in found),
+        sampled=max((numbers.sampled for numbers in found), default=0),
         without_tokens=any(numbers.without_tokens for numbers in found),
     )
 

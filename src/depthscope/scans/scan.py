@@ -14,7 +14,7 @@ from depthscope.registry import lookup
 from depthscope.scans.across import Tallies, tallied
 from depthscope.scans.assemble import assemble
 from depthscope.scans.attention_reader import AttentionReader
-from depthscope.scans.chosen_metrics import chosen_metrics
+from depthscope.scans.chosen_metrics import check_sample, chosen_metrics
 from depthscope.scans.direction import causal_in
 from depthscope.scans.gaps import gap_notes
 from depthscope.scans.padded import is_same_mask, padding_seen
@@ -58,6 +58,7 @@ def scan(
     gradients: Callable[[Any], Tensor] | None = None,
     on_block: Callable[[int], None] | None = None,
     across: Any = None,
+    sample: int | None = None,
 ) -> Scan:
     """Measure how alike the tokens are after every block of a model, and what makes them so.
 
@@ -69,16 +70,18 @@ def scan(
     "decoder"), by default the one with most blocks; scan.streams has them all. attention=False leaves the heads out.
     gradients: a function of the model's output that returns a scalar loss; adds gradient norms. on_block is called with
     the number of blocks seen so far. across: a torch.distributed group, or "world": each of its processes calls scan
-    with batches of its own, as many as the others, and all get the scan of all batches.
+    with batches of its own, as many as the others, and all get the scan of all batches. sample: so many random channels
+    stand for all in mu_2, which otherwise costs n min(n, d) for each token and head; scan.residuals has its error.
 
     Batches are streamed: of each its numbers stay, which add up; scan.errors has standard errors over batches. The
     model runs as it is (train or eval) and is left as it was.
     """
     entry = enter(model, inputs, blocks, mask)
     chosen = chosen_metrics(metrics, attention=attention)
+    check_sample(sample)
     if gradients is not None:
         check_at_hand(entry.model)
-    settings = Settings(chosen, entry.blocks, attention, gradients, on_block)
+    settings = Settings(chosen, entry.blocks, attention, gradients, on_block, sample)
     notes = [*entry.notes]
     with ExitStack() as stack:
         if computes_in_parts(entry.model):
@@ -95,9 +98,11 @@ def scan(
 class Settings:
     """What to measure in each batch."""
 
-    def __init__(self, metrics: list[Any], blocks: Any, attention: bool, gradients: Any, on_block: Any) -> None:
+    def __init__(
+        self, metrics: list[Any], blocks: Any, attention: bool, gradients: Any, on_block: Any, sample: int | None = None
+    ) -> None:
         self.metrics, self.blocks, self.attention = metrics, blocks, attention
-        self.gradients, self.on_block = gradients, on_block
+        self.gradients, self.on_block, self.sample = gradients, on_block, sample
 
     def of_kind(self, kind: str) -> list[Any]:
         return [f for f in self.metrics if f.facts.kind == kind]
@@ -253,7 +258,7 @@ class Settings:
         """One forward pass, recorded; quiet: dropout silenced, no heads, no gradients."""
         heads = [] if quiet else self.of_kind("attention")
         loss = None if quiet else self.gradients
-        readers = StateReader(states, batch.mask), AttentionReader(heads, batch.mask)
+        readers = StateReader(states, batch.mask), AttentionReader(heads, batch.mask, self.sample)
         recorder = Recorder(
             model,
             candidates(model, self.blocks),

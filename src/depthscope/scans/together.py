@@ -52,6 +52,6 @@ def _worst(parts: list[AttentionNumbers]) -> AttentionNumbers:
         residuals={name: max(part.residuals[name] for part in parts) for name in parts[0].residuals},
         causal=False if False in ways else ways.pop() if len(ways) == 1 else None,
         leak=max(part.leak for part in parts),
-        sketched=any(part.sketched for part in parts),
+        sampled=max(part.sampled for part in parts),
         without_tokens=any(part.without_tokens for part in parts),
     )
