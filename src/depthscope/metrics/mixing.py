@@ -92,17 +92,26 @@ def _mixed_size(pattern: Pattern, Z: Tensor, heads: int) -> Tensor:
     n, d = Z.shape[-2:]
     if d <= n or pattern.size * n * n > HELD:
         return _by_channels(pattern, Z.mT.repeat_interleave(heads, 0))
-    [(_, P)] = pattern.blocks()
-    R_T = pattern.centre(P.mT)  # (size, n, n)
-    G = Z @ Z.mT
-    G_R_T = (G[:, None] @ R_T.unflatten(0, (-1, heads))).flatten(0, 1)
-    squares = (R_T * G_R_T).sum((-2, -1), dtype=torch.float64)
+    R, G = _centred_rows(pattern), Z @ Z.mT
+    R_G = pattern.scratch.take("R G", tuple(R.shape), R).unflatten(0, (-1, heads))
+    torch.matmul(R.unflatten(0, (-1, heads)), G[:, None], out=R_G)
+    R, R_G = R.flatten(1), R_G.flatten(2).flatten(0, 1)
+    squares = torch.linalg.vecdot(R, R_G).double()
     energy = G.diagonal(dim1=-2, dim2=-1).sum(-1).repeat_interleave(heads)
-    rounded = squares < ROUNDED * energy * R_T.square().sum((-2, -1), dtype=torch.float64)
+    size = torch.linalg.vector_norm(R, dim=-1).double().square()
+    rounded = squares < ROUNDED * energy * size
     mixed = squares.clamp_min(0.0).sqrt()
     if rounded.any():
         mixed = torch.where(rounded, _by_channels(pattern, Z.mT.repeat_interleave(heads, 0)), mixed)
     return mixed
+
+
+def _centred_rows(pattern: Pattern) -> Tensor:
+    """Pi_2 P, (size, n, n), where P is held."""
+    [(_, P)] = pattern.blocks()
+    mean = (pattern.received / pattern.count()).to(P.dtype)[:, None]
+    R = torch.sub(P, mean, out=pattern.scratch.take("R", tuple(P.shape), P))
+    return R if pattern.mask is None else R.masked_fill_(~pattern.mask[..., None], 0.0)
 
 
 def _by_channels(pattern: Pattern, rows: Tensor) -> Tensor:
