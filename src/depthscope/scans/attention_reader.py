@@ -33,6 +33,10 @@ class AttentionNumbers:
     sampled: int = 0  # random channels from which mu_2 is; 0 for all
     without_tokens: bool = False  # no omega, no mu
 
+    @property
+    def heads(self) -> int:
+        return len(next(iter(self.values.values()))[0])
+
 
 class Waiting(NamedTuple):
     """An attention whose P (B, h, n, m) waits to be measured, the tokens X (B, n, d) it reads, and its numbers."""

@@ -113,7 +113,7 @@ def heads_of(reading: Reading) -> Heads:
     for numbers in found:
         residuals = merged(residuals, numbers.residuals, max)
     return Heads(
-        counts=[0 if numbers is None else _heads(numbers) for numbers in rows],
+        counts=[0 if numbers is None else numbers.heads for numbers in rows],
         means=means,
         over_heads=over_heads,
         residuals=residuals,
@@ -123,10 +123,6 @@ def heads_of(reading: Reading) -> Heads:
         sampled=max((numbers.sampled for numbers in found), default=0),
         without_tokens=any(numbers.without_tokens for numbers in found),
     )
-
-
-def _heads(numbers: AttentionNumbers) -> int:
-    return len(next(iter(numbers.values.values()))[0])
 
 
 def _is_lost(numbers: AttentionNumbers, name: str) -> bool:

@@ -27,12 +27,8 @@ def heads_one_by_one(inside: list[Attention], adds: list[Add]) -> list[Attention
 
 def _go_together(one: Attention, other: Attention, adds: list[Add]) -> bool:
     same = (one.kind, one.tokens, one.sink) == (other.kind, other.tokens, other.sink)
-    alone = all(a.numbers is not None and _heads(a.numbers) == 1 for a in (one, other))
+    alone = all(a.numbers is not None and a.numbers.heads == 1 for a in (one, other))
     return same and alone and not any(one.order < add.order < other.order for add in adds)
-
-
-def _heads(numbers: AttentionNumbers) -> int:
-    return len(next(iter(numbers.values.values()))[0])
 
 
 def _as_one(group: list[Attention]) -> Attention:
