@@ -19,18 +19,25 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tools.scale.parts import PARTS, ROOT
 from tools.scale.servers import MissingError
 
+OWN = "made-by-scale"  # a file that tells a folder which may be emptied
+
 
 def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--only", default=",".join(PARTS), help=f"parts, with commas: {', '.join(PARTS)}")
-    arguments.add_argument("--folder", type=Path, default=ROOT / "out" / "scale", help="emptied before it begins")
+    arguments.add_argument(
+        "--folder", type=Path, default=ROOT / "out" / "scale", help="new, empty, or of an earlier run: emptied"
+    )
     chosen = arguments.parse_args()
     wanted = dict.fromkeys(["local", *chosen.only.split(",")])  # the others are held to it
     for name in wanted:
         if name not in PARTS:
             arguments.error(f"--only must name parts of {', '.join(PARTS)}; got {name!r}")
+    if chosen.folder.exists() and any(chosen.folder.iterdir()) and not (chosen.folder / OWN).exists():
+        arguments.error(f"--folder must be new, empty, or of an earlier run; {chosen.folder} holds other files")
     shutil.rmtree(chosen.folder, ignore_errors=True)
     chosen.folder.mkdir(parents=True)
+    (chosen.folder / OWN).touch()
     ended = {name: part(name, chosen.folder.resolve()) for name in wanted}
     for how in ("passed", "failed", "not run"):
         print(f"{how}: {', '.join(name for name, one in ended.items() if one == how) or 'none'}")
