@@ -10,12 +10,33 @@ from depthscope.laws.tensor import LAYOUTS, RULES, LawTensor, law_of, like, no_r
 
 
 def same(func: Any, args: tuple, kwargs: dict) -> Any:
+    if not isinstance(args[0], LawTensor):
+        return _as_laws_are(func, args, kwargs)
     x, out = args[0], shapes(func, args, kwargs)
     made = like(out, x.law)
     if isinstance(made, LawTensor):
         made.turned = x.turned != (x.ndim == out.ndim == 3 and 1 < out.shape[-1] and out.stride(-1) != 1)
         made.groups = out.shape[-3:-1] if x.ndim == 3 and out.ndim == 5 else x.groups  # (B, n, c) -> (B, n, a, b, c')
     return made
+
+
+def moved(func: Any, args: tuple, kwargs: dict) -> Any:
+    """x.to(device) and its like: laws stay where they are computed, whatever device their tokens are sent to."""
+    if not isinstance(args[0], LawTensor):
+        return _as_laws_are(func, args, kwargs)
+    if func.__name__ in ("cpu", "cuda"):
+        return same(torch.Tensor.contiguous, args[:1], {})
+    nowhere = tuple("meta" if isinstance(a, torch.device | str) else a for a in args)
+    return same(func, nowhere, {**kwargs, **({"device": "meta"} if "device" in kwargs else {})})
+
+
+def _as_laws_are(func: Any, args: tuple, kwargs: dict) -> Any:
+    """A plain tensor that takes only dtype or shape from a law, such as mask.type_as(x), stays one."""
+
+    def plain(value: Any) -> Any:
+        return torch.empty((), dtype=value.form.dtype).expand(value.form.shape) if type(value) is LawTensor else value
+
+    return func(*map(plain, args), **{name: plain(value) for name, value in kwargs.items()})
 
 
 def chunked(func: Any, args: tuple, kwargs: dict) -> Any:
@@ -140,11 +161,13 @@ def joined(func: Any, args: tuple, kwargs: dict) -> Any:
     return like(out, Law.fresh(sum(w * law_of(x).overlaps() for w, x in zip(share, whole, strict=True))))
 
 
-SHAPES = """view reshape transpose permute contiguous to unsqueeze squeeze flatten unflatten float double half bfloat16
+SHAPES = """view reshape transpose permute contiguous unsqueeze squeeze flatten unflatten float double half bfloat16
 type_as type clone detach expand expand_as movedim dropout repeat_interleave view_as reshape_as swapaxes t"""
-LAYOUTS |= set(SHAPES.split())
+MOVES = ("to", "cpu", "cuda")
+LAYOUTS |= {*SHAPES.split(), *MOVES}
 RULES |= {
     **dict.fromkeys(SHAPES.split(), same),
+    **dict.fromkeys(MOVES, moved),
     **dict.fromkeys(("chunk", "split", "tensor_split"), chunked),
     "unbind": unbound,
     "stack": stacked,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import ShapeError
+from depthscope.metrics.largest_eigenvalue import largest_modulus
 from depthscope.metrics.bracket import Bracket, spectral_bracket
 from depthscope.metrics.eigenvectors import radius_by_eigenvectors
 from depthscope.metrics.krylov import finite, largest_singular_value, spectral_radius
@@ -80,7 +81,7 @@ def lambda_2_of(pattern: Pattern, ways: tuple[Powers, ...] = IN_SCANS) -> Estima
 def _of_open_rows(pattern: Pattern) -> Estimate:
     """max |lambda(Pi_2 P)| where rows sum to less than one: P has no eigenvalue 1 that could be taken out."""
     A, bad = finite(pattern.centre(_dense(pattern).mT).mT)
-    value = torch.linalg.eigvals(A).abs().amax(-1)
+    value = largest_modulus(A)
     return torch.where(bad, math.nan, value), torch.where(bad, math.nan, 4 * EPS * pattern.size_of_rows())
 
 

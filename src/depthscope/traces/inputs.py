@@ -168,9 +168,13 @@ def _not_padding(mask: Any) -> Tensor | None:
 
 
 def _tokens_of(mask: Any) -> Tensor | None:
-    """A mask of tokens, 1 or True for one that counts, or one that is added to scores; (B, 1, n, n) by its keys."""
+    """A mask of tokens, 1 or True for one that counts, or one that is added to scores; (B, 1, n, n) by its keys.
+
+    Zeros alone are added to scores and close nothing; Longformer adds 10000 for a token that attends to all.
+    """
     if not isinstance(mask, Tensor) or mask.ndim not in (2, 4):
         return None
     if mask.is_floating_point():
-        mask = mask > -0.5 if bool((mask < 0).any()) else mask > 0.5
+        added = bool((mask < 0).any() | (mask > 1).any()) or not bool((mask > 0.5).any())
+        mask = mask > -0.5 if added else mask > 0.5
     return mask.bool() if mask.ndim == 2 else mask.bool().any(-2).any(1)

@@ -1,8 +1,9 @@
 """Which keys attention never looks at: padding, whoever made its mask and whatever it is called.
 
 A key is unseen when no query of its sequence gives it any weight. A mask closes the same keys in every head, so heads
-that disagree do not show padding but attention that is sparse by content. Queries that are padding themselves may have
-nothing left to see, and then weigh all keys alike: they are not asked.
+that disagree do not show padding but attention that is sparse by content, and so does a mask of the best keys
+(DeepSeek-V3.2), which opens and closes a key by turns, otherwise in every sequence (sparse_by_content). Queries that
+are padding themselves may have nothing left to see, and then weigh all keys alike: they are not asked.
 
 A causal query sees itself, so that the last key of a causal sequence is seen by the last query, and is no padding.
 """
@@ -47,7 +48,9 @@ class KeysMet:
         if seen.queries != seen.keys or seen.keys < 2:
             return
         with torch.no_grad(), torch._C.DisableTorchFunction():
-            unseen = _of_pattern(seen.P) if seen.P is not None else _of_mask(seen)
+            may_see, unseen = _of_pattern(seen.P) if seen.P is not None else _of_mask(seen)
+            if bool(unseen.any()) and sparse_by_content(may_see, unseen):
+                unseen = torch.zeros_like(unseen)
         self.found.append(KeysUnseen(order, unseen))
 
 
@@ -63,18 +66,39 @@ def agreed(found: list[KeysUnseen], batch: int, n: int) -> Tensor | None:
     return each[0] if alike else torch.zeros_like(each[0])
 
 
-def _of_mask(seen: AttentionSeen) -> Tensor:
+def sparse_by_content(may_see: Tensor, unseen: Tensor) -> bool:
+    """Whether keys are unseen because others were chosen; may_see (.., n or 1, n), unseen (.., n).
+
+    Windows, causal masks and padding let a key be seen by queries in a row, and positions alone the same keys in every
+    sequence. A choice does neither. Queries that are padding are not asked: each repeats what the one before it sees.
+    """
+    n = may_see.shape[-1]
+    if may_see.shape[-2] != n:
+        return False
+    seen, hidden = may_see.reshape(-1, n, n), unseen.expand(may_see.shape[:-1]).reshape(-1, n)
+    last_real = torch.where(hidden, 0, torch.arange(n, device=seen.device)).cummax(-1).values
+    rows = seen.gather(1, last_real.unsqueeze(-1).expand_as(seen))
+    begins = rows[:, 1:] & ~rows[:, :-1]
+    in_turns = bool((begins.sum(1) + rows[:, 0] > 1).any())
+    real = ~(hidden | hidden[:1])
+    both = real.unsqueeze(-1) & real.unsqueeze(-2)
+    differs = bool(((seen != seen[:1]) & both).any())
+    return in_turns and (differs or len(seen) == 1)
+
+
+def _of_mask(seen: AttentionSeen) -> tuple[Tensor, Tensor]:
     """By the mask or bias of scaled_dot_product_attention; nothing is unseen where there is none."""
     bias, q, n = seen.bias, seen.q, seen.keys
     if bias is None or q is None or seen.causal:
-        return torch.zeros(1, 1, n, dtype=torch.bool, device=None if q is None else q.device)
+        none = torch.zeros(1, 1, n, dtype=torch.bool, device=None if q is None else q.device)
+        return ~none.unsqueeze(-2), none
     while bias.ndim < q.ndim:
         bias = bias.unsqueeze(0)
     may_see = (bias if bias.dtype == torch.bool else within_reach(bias)).expand(*bias.shape[:-1], n)
-    return _unseen(may_see, may_see.all(-1))
+    return may_see, _unseen(may_see, may_see.all(-1))
 
 
-def _of_pattern(P: Tensor) -> Tensor:
+def _of_pattern(P: Tensor) -> tuple[Tensor, Tensor]:
     """By the weights P (.., n, n) themselves."""
     most = P.amax(-2)
     if bool(most.isnan().any()):  # of queries that see nothing
@@ -83,8 +107,8 @@ def _of_pattern(P: Tensor) -> Tensor:
     alike = P.amax(-1) == P.amin(-1)
     alone = P.diagonal(dim1=-2, dim2=-1) >= 1.0
     if not bool((alike | alone).any()):
-        return most <= NO_WEIGHT
-    return _unseen(P > NO_WEIGHT, alike)
+        return P > NO_WEIGHT, most <= NO_WEIGHT
+    return P > NO_WEIGHT, _unseen(P > NO_WEIGHT, alike)
 
 
 def _unseen(may_see: Tensor, blind: Tensor) -> Tensor:

@@ -1,4 +1,8 @@
-"""Run a model and leave no trace of it: random state and buffers are as before, also after an error."""
+"""Run a model and leave no trace of it: random state, buffers and modes are as before, also after an error.
+
+A mode is a word among the attributes of a module, with the parts that the model has put in for it: BigBird turns to
+full attention for good when a pass is short.
+"""
 
 import random
 import warnings
@@ -13,7 +17,7 @@ from depthscope.traces.modules import modules_in
 
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
-    """Restore the random generators and the buffers of the model (running means, caches) on the way out."""
+    """Restore the random generators, the buffers of the model (running means, caches) and its modes on the way out."""
     python_state = random.getstate()
     numpy_state = _numpy_state()
     buffers = [
@@ -24,6 +28,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
         for module in modules_in(model).values()
         if not isinstance(module, torch.jit.ScriptModule)
     ]
+    modes = [(module, _words(module), dict(module._modules)) for module, _ in buffers]
     devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else []
     try:
         with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
@@ -38,6 +43,15 @@ def untouched(model: nn.Module) -> Iterator[None]:
             np.random.set_state(numpy_state)
         for module, kept in buffers:
             _put_back(module, kept)
+        for module, words, parts in modes:
+            vars(module).update(words)
+            for name, part in parts.items():
+                if module._modules.get(name) is not part:
+                    module._modules[name] = part
+
+
+def _words(module: nn.Module) -> dict[str, str]:
+    return {name: value for name, value in vars(module).items() if type(value) is str}
 
 
 def _copied(buffer: Tensor | None) -> Tensor | None:
