@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from depthscope.errors import UnknownNameError
+from depthscope.errors import BlocksNotFoundError, UnknownNameError
 from depthscope.registry import unknown
 from depthscope.traces.ends import Ends, ends_of
 from depthscope.traces.families import Group, groups_of, runs_in, template
@@ -54,11 +54,13 @@ def streams_of(flow: Flow, model: nn.Module, chosen: set[str] | None) -> list[St
     for joins, groups in _grouped(flow, model, chosen):
         blocks = ends_of(flow, groups)
         if blocks and len(flow.nodes[blocks[0].source].shape) > 1:
-            read = sum(any(flow.nodes[n].state == joined.join.before for n in joined.reads) for joined in joins)
+            reads = [any(flow.nodes[n].state == joined.join.before for n in joined.reads) for joined in joins]
+            read = sum(reads)
             key = tuple(block.paths or (block.source,) for block in blocks)
-            one = _Found(read, 2 * read > len(joins), any(joined.mixes for joined in joins), blocks)
+            coupled = len(joins) > 1 and not any(reads[1:])  # two streams may begin with the same tokens
+            one = _Found(read, 2 * read > len(joins), any(joined.mixes for joined in joins), blocks, coupled)
             found.setdefault(key, []).append(one)
-    kept = [one for same in found.values() for one in _of_the_same_blocks(same)]
+    kept = _read_by_their_branches(model, [one for same in found.values() for one in _of_the_same_blocks(same)])
     mixing = [one.blocks for one in kept if one.mixes]
     mixing = [blocks for blocks in mixing if _has_tokens(flow, blocks)] or mixing
     deep = (
@@ -86,12 +88,16 @@ def _grouped(flow: Flow, model: nn.Module, chosen: set[str] | None) -> Iterator[
 
 
 class _Found(NamedTuple):
-    """A stream: how many of its branches read it, whether most do, whether tokens are mixed, and its blocks."""
+    """A stream: how many of its branches read it, whether most do, whether tokens are mixed, and its blocks.
+
+    coupled: what is added to it is computed from another one.
+    """
 
     read: int
     is_read: bool
     mixes: bool
     blocks: list[Ends]
+    coupled: bool
 
     @property
     def attends(self) -> bool:
@@ -104,6 +110,24 @@ def _of_the_same_blocks(streams: list[_Found]) -> list[_Found]:
     one that branches read most in front; of others only that one."""
     ranked = sorted(streams, key=lambda one: -one.read)
     return [ranked[0], *(one for one in ranked[1:] if ranked[0].attends and one.attends)]
+
+
+def _read_by_their_branches(model: nn.Module, found: list[_Found]) -> list[_Found]:
+    """Without sums that no branch of theirs reads, in blocks of a stream that is read: scores handed from block to block.
+
+    Where no sum is read by what is added to it, two streams change each other (Reformer), and neither is the model's.
+    """
+    known = {path for one in found if not one.coupled for block in one.blocks for path in block.paths}
+    kept = [one for one in found if not one.coupled or not known & {p for block in one.blocks for p in block.paths}]
+    coupled = next((one.blocks for one in kept if one.mixes and len(one.blocks) > 1), None)
+    if coupled is None or not all(one.coupled for one in kept):
+        return kept
+    names = ", ".join(dict.fromkeys(template(path) for block in coupled for path in block.paths))
+    raise BlocksNotFoundError(
+        f"what is added to a residual stream must be computed from it; in {names} of {type(model).__name__} it is "
+        "computed from another one: a reversible pair, x_1 + f(x_2) and x_2 + g(x_1). Its state is both. Wrap each "
+        "layer in a module that takes and returns torch.cat([x_1, x_2], -1), run them one after another, and scan that."
+    )
 
 
 def _are_pieces(streams: list[list[Ends]]) -> bool:
