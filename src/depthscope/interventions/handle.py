@@ -18,7 +18,8 @@ from depthscope.traces.entry import Entry, run_model
 from depthscope.traces.operations import is_norm
 from depthscope.traces.slow_path import slow_path
 from depthscope.traces.spans import Span
-from depthscope.traces.survey import Surveyed, survey
+from depthscope.traces.sure_survey import sure_survey
+from depthscope.traces.survey import Surveyed
 from depthscope.traces.tokens import Layout
 
 
@@ -118,7 +119,7 @@ class Handle:
         self.surveying = True
         try:
             with slow_path():
-                found = run_model(self.model, lambda: survey(self.model, self.entry.chosen(), args, kwargs))
+                found = run_model(self.model, lambda: sure_survey(self.model, self.entry.chosen(), args, kwargs))
         finally:
             self.surveying = False
         found = found.only(self.entry.stream)

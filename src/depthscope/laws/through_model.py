@@ -22,7 +22,8 @@ from depthscope.traces.caches import is_cache
 from depthscope.traces.entry import run_model
 from depthscope.traces.inputs import fresh
 from depthscope.traces.installed import prepare_fixes
-from depthscope.traces.survey import evaluated, survey
+from depthscope.traces.sure_survey import sure_survey
+from depthscope.traces.survey import evaluated
 from depthscope.traces.token_axis import axis_of_shorter
 from depthscope.traces.untouched import untouched
 from depthscope.traces.watcher import Watcher
@@ -116,7 +117,7 @@ def _along_tokens(subject: Subject, *, remember: bool) -> tuple[int, Followed]:
 
 def _axis_seen(subject: Subject) -> int:
     """The token axis, by a pass of the model: where tokens are to be drawn, laws have not told it."""
-    seen = run_model(subject.model, lambda: survey(subject.model, subject.chosen, subject.args, subject.kwargs))
+    seen = run_model(subject.model, lambda: sure_survey(subject.model, subject.chosen, subject.args, subject.kwargs))
     return 0 if seen.axis == 0 else 1
 
 

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import ShapeError
-from depthscope.metrics.largest_eigenvalue import largest_modulus
 from depthscope.metrics.bracket import Bracket, spectral_bracket
 from depthscope.metrics.eigenvectors import radius_by_eigenvectors
 from depthscope.metrics.krylov import finite, largest_singular_value, spectral_radius
+from depthscope.metrics.largest_eigenvalue import largest_modulus
 from depthscope.metrics.pattern import Pattern, pattern_of
 from depthscope.metrics.reduced import reduced
 from depthscope.registry import metric

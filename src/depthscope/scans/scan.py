@@ -111,7 +111,7 @@ class Settings:
         """Everything about one batch, stream by stream; a second pass only where the first one cannot answer."""
         prepare_fixes(model, batch.args, batch.kwargs)
         readings = self._run(model, batch, Frames())
-        if self.attention and not readings[0].mixers():
+        if not readings[0].mixers():
             readings = self._of_moved_tokens(model, batch, readings)
         else:
             readings = self._of_sure_axis(model, batch, readings)
@@ -135,10 +135,10 @@ class Settings:
 
     def _of_moved_tokens(self, model: nn.Module, batch: Batch, readings: list[Reading]) -> list[Reading]:
         """No attention was seen: who moves whom tells the token axis."""
-        frames = settled(model, batch, readings[0])
+        frames = settled(model, batch, readings[0], needed=self.attention)
         readings = readings if frames is None else self._run(model, batch, frames)
         for reading in readings:
-            reading.unseen = True
+            reading.unseen = self.attention
         return readings
 
     def _of_sure_axis(self, model: nn.Module, batch: Batch, readings: list[Reading]) -> list[Reading]:

@@ -10,9 +10,9 @@ from torch import nn
 
 from depthscope.errors import AttentionNotSeenError
 from depthscope.scans.reading import Reading
-from depthscope.traces.causality import trial_of
 from depthscope.traces.entry import run_model
 from depthscope.traces.inputs import Batch
+from depthscope.traces.sure_survey import along, moving_axis
 from depthscope.traces.token_axis import Frames
 
 NOT_MEASURED = (
@@ -20,38 +20,21 @@ NOT_MEASURED = (
 )
 
 
-def settled(model: nn.Module, batch: Batch, reading: Reading) -> Frames | None:
+def settled(model: nn.Module, batch: Batch, reading: Reading, *, needed: bool) -> Frames | None:
     """Frames to read the batch with once more, where the tokens are on another axis than was taken; else None.
 
-    An error where nothing mixes tokens, or only attention that reads other tokens as well.
+    needed: what mixes tokens is to be measured, so that an error tells where nothing does.
     """
     source = reading.blocks[0].source
     paths = list(dict.fromkeys(path for block in reading.blocks for path in block.paths))
     if reading.log.other_attention:
         return None  # attention over a memory, or between sequences, does mix tokens
     taken = source.axis or 0
-    axes = [taken] + [axis for axis in (1, 0) if axis != taken and len(source.shape) == 3]
-    moving = [axis for axis in axes if run_model(model, partial(mixes, model, paths, axis, batch))]
-    if not moving:
+    look = partial(moving_axis, model, paths, source.shape, taken, batch.args, batch.kwargs)
+    axis = run_model(model, look)
+    if axis is None and needed:
         raise AttentionNotSeenError(_told(reading, "no token was seen to move another one"))
-    if moving[0] == taken:
-        return None
-    n, rows = source.shape[moving[0]], source.shape[taken]
-    frames = Frames(square_axis=moving[0])
-    frames.add(rows, n)
-    return frames
-
-
-def mixes(model: nn.Module, blocks: list[str], axis: int, batch: Batch) -> bool:
-    """Whether a token that is changed where the blocks begin moves others along this axis."""
-    trial = trial_of(model, blocks, axis, batch.args, batch.kwargs, 0)
-    if not trial.base or trial.n < 2:
-        return False
-    for changed in sorted({0, trial.n // 2, trial.n - 1}):
-        moved = trial.moved([changed], [i for i in range(trial.n) if i != changed])
-        if moved is not None and float(moved[0].max()) > trial.rounding:
-            return True
-    return False
+    return None if axis in (None, taken) else along(source.shape, axis)
 
 
 def _told(reading: Reading, why: str) -> str:

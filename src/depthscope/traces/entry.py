@@ -16,7 +16,8 @@ from depthscope.traces.glance import glance
 from depthscope.traces.inputs import Batch, batches
 from depthscope.traces.installed import prepare_fixes
 from depthscope.traces.padding import check_sense
-from depthscope.traces.survey import Survey, Surveyed, survey
+from depthscope.traces.sure_survey import sure_survey
+from depthscope.traces.survey import Survey, Surveyed
 from depthscope.traces.untouched import untouched
 
 WRAPPED = ("_orig_mod", "module", "_fsdp_wrapped_module")  # names under which wrappers keep their model
@@ -80,7 +81,7 @@ class Entry:
     def survey(self, batch: Batch) -> Survey:
         """What a quiet pass shows: the streams, their blocks as they run, where their tokens lie."""
         prepare_fixes(self.model, batch.args, batch.kwargs)
-        return self.run(lambda: survey(self.model, self.chosen(), batch.args, batch.kwargs)).only(self.stream)
+        return self.run(lambda: sure_survey(self.model, self.chosen(), batch.args, batch.kwargs)).only(self.stream)
 
     def chosen(self) -> set[str] | None:
         """The paths that the user names, None where the finder chooses."""

@@ -113,7 +113,7 @@ def _of_the_same_blocks(streams: list[_Found]) -> list[_Found]:
 
 
 def _read_by_their_branches(model: nn.Module, found: list[_Found]) -> list[_Found]:
-    """Without sums that no branch of theirs reads, in blocks of a stream that is read: scores handed from block to block.
+    """Without sums that no branch of theirs reads, in blocks of a stream that is read: scores that are handed on.
 
     Where no sum is read by what is added to it, two streams change each other (Reformer), and neither is the model's.
     """

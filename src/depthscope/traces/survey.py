@@ -5,7 +5,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -53,9 +53,13 @@ class Surveyed:
 
 @dataclass(frozen=True)
 class Survey:
-    """The streams of a model, the one with most blocks first."""
+    """The streams of a model, the one with most blocks first.
+
+    guessed: the shape (a, b, d) of tokens of which nothing tells whether they lie along a or b; else None.
+    """
 
     streams: list[Surveyed]
+    guessed: tuple[int, ...] | None = None
 
     @property
     def spans(self) -> list[Span]:
@@ -77,24 +81,32 @@ class Survey:
     def only(self, name: str | None) -> "Survey":
         """The stream of this name alone; all of them where it is None."""
         chosen = stream_called(name, [one.name for one in self.streams])
-        return self if chosen is None else Survey([one for one in self.streams if one.name == chosen])
+        return self if chosen is None else replace(self, streams=[s for s in self.streams if s.name == chosen])
 
 
-def survey(model: nn.Module, chosen: set[str] | None, args: tuple, kwargs: dict[str, Any]) -> Survey:
+def survey(
+    model: nn.Module, chosen: set[str] | None, args: tuple, kwargs: dict[str, Any], known: Frames | None = None
+) -> Survey:
     """Run the model once without gradients and leave no trace of it; twice where shapes do not tell the token axis.
 
-    chosen: paths of the blocks that the user names.
+    chosen: paths of the blocks that the user names. known: what is known of token axes.
     """
     log, streams = _pass(model, chosen, args, kwargs)
     flow = log.flow
     if not streams:
         return _by_modules(log, model, named=chosen is not None)
     _check_apart(streams)
-    frames = frames_of(flow, streams, Frames())
+    frames = frames_of(flow, streams, Frames() if known is None else known)
     shapes = _shapes(flow, streams[0])
-    if not frames.assumed and (frames.axis_of(shapes[0]) == 0 or any(map(frames.is_ambiguous, shapes))):
+    if (
+        known is None
+        and not frames.assumed
+        and (frames.axis_of(shapes[0]) == 0 or any(map(frames.is_ambiguous, shapes)))
+    ):
         frames = _settled(model, chosen, args, kwargs, flow, streams)
-    return Survey([_surveyed(flow, model, one, frames) for one in of_several_tokens(flow, streams, frames)])
+    several = of_several_tokens(flow, streams, frames)
+    in_doubt = frames.assumed and len(shapes[0]) == 3 and frames.layout_of(shapes[0]) == Layout((1,), 2)
+    return Survey([_surveyed(flow, model, one, frames) for one in several], shapes[0] if in_doubt else None)
 
 
 def _check_apart(streams: list[Stream]) -> None:
