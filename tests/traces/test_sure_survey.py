@@ -62,5 +62,7 @@ def test_a_remedy_does_not_mix_sequences(causal: str) -> None:
 def test_states_of_blocks_that_mix_nothing_are_measured_without_attention() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Sequential(nn.LayerNorm(D), nn.Linear(D, D)) for _ in range(3))).eval()
-    found = ds.scan(model, torch.randn(B, N, D) + 0.3, attention=False)
-    assert found.depth == 3 and found.n == N
+    x = torch.randn(B, N, D) + 0.3
+    found = ds.scan(model, x, attention=False)
+    assert found.depth == 3
+    assert float(found["t_sim"][0]) == pytest.approx(similarity(x.transpose(0, 1)), abs=1e-6)
