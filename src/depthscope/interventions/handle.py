@@ -118,7 +118,8 @@ class Handle:
         self.surveying = True
         try:
             with slow_path():
-                found = run_model(self.model, lambda: survey(self.model, self.entry.chosen(), args, kwargs))
+                entry = self.entry
+                found = run_model(self.model, lambda: survey(self.model, entry.chosen(), args, kwargs, entry.stream))
         finally:
             self.surveying = False
         found = found.only(self.entry.stream)
