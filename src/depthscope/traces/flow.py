@@ -17,7 +17,7 @@ from depthscope.traces.identity import Known
 from depthscope.traces.nests import tensors_in, ways_to_tensors
 from depthscope.traces.nodes import Given, JoinNode, ModuleCall, Node, Sizes, Tree
 from depthscope.traces.operations import ACTIVATIONS, FORMS, JOINS, SCALED, SHAPED_ALIKE, Operation
-from depthscope.traces.parts import is_part, whole_of
+from depthscope.traces.parts import CUTS, beside_others, is_left_again, is_part, whole_of
 
 
 class Flow:
@@ -108,6 +108,8 @@ class Flow:
                 self._joined(made, self._pairs(op, given, tuple(result.shape)))
             elif op.role == "cat":
                 self._put_together(made, given.nodes)
+            elif op.name in CUTS and is_left_again(self.nodes, self.trees, made):
+                self._is_form(made, given.nodes[0])
         elif isinstance(result, tuple | list):
             for one in tensors_in(result):
                 self._made(one, given.nodes, None, op.name)
@@ -206,11 +208,21 @@ class Flow:
         state = None if whole is None else self.nodes[whole.node].state
         tree = next((t for t in reversed(self.trees) if state is not None and t.holds(state)), None)
         if whole is None or state is None or tree is None:
-            return
-        if whole.changed:
+            self._grow(made, pieces)
+        elif whole.changed:
             self._add_join(tree, JoinNode(made, whole.node, pieces, state))
         else:
-            self.nodes[made].skip, self.nodes[made].state = whole.node, state
+            self._is_form(made, whole.node)
+
+    def _grow(self, made: int, pieces: tuple[int, ...]) -> None:
+        """The tokens that a module is given, with some of another kind beside them, are a form of them."""
+        inner = beside_others(self.nodes, self.trees, pieces, self.nodes[made].shape)
+        given = self.calls[self._stack[-1]].given.values() if self._stack[-1] >= 0 else ()
+        if inner is not None and any(n is not None and self.nodes[n].state == self.nodes[inner].state for n in given):
+            self._is_form(made, inner)
+
+    def _is_form(self, made: int, source: int) -> None:
+        self.nodes[made].skip, self.nodes[made].state = source, self.nodes[source].state
 
     def _add_join(self, tree: Tree, join: JoinNode) -> None:
         tree.add(join)

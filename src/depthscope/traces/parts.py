@@ -5,6 +5,7 @@ A class token that a network of its own reads, patches that alone are given some
 """
 
 from collections.abc import Sequence
+from math import prod
 from typing import NamedTuple
 
 from depthscope.traces.nodes import Node, Tree
@@ -28,6 +29,27 @@ def whole_of(nodes: list[Node], trees: list[Tree], pieces: Sequence[int], shape:
     wholes = [one for one in found if one is not None]
     same = len({nodes[one.node].state for one in wholes}) == 1 and nodes[wholes[0].node].shape == shape
     return Whole(wholes[0].node, any(one.changed for one in wholes)) if same else None
+
+
+def beside_others(nodes: list[Node], trees: list[Tree], pieces: Sequence[int], shape: tuple[int, ...]) -> int | None:
+    """The tensor of a stream that most of a larger one is made of, beside tokens of another kind; None for others."""
+    most = next((piece for piece in pieces if 2 * prod(nodes[piece].shape) > prod(shape)), None)
+    if most is None or not any(tree.holds(nodes[most].state) for tree in trees):
+        return None
+    before = nodes[most].shape
+    more = len(before) == len(shape) > 2 and sum(a != b for a, b in zip(before, shape, strict=True)) == 1
+    return most if more and before[-1] == shape[-1] else None
+
+
+def is_left_again(nodes: list[Node], trees: list[Tree], part: int) -> bool:
+    """Whether a part is what is left of a stream without tokens that were put beside it: it has the shape of before."""
+    whole = _parent(nodes, part)
+    state = None if whole is None else nodes[whole].state
+    tree = next((tree for tree in reversed(trees) if state in tree.joins), None)
+    if tree is None or state is None:
+        return False
+    before = tree.joins[state].before
+    return nodes[part].shape == nodes[before].shape != nodes[state].shape
 
 
 def is_part(nodes: list[Node], trees: list[Tree], piece: int) -> bool:
