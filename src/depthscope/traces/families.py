@@ -18,6 +18,7 @@ from depthscope.traces.operations import FORMS, SCALED
 
 _NUMBER = re.compile(r"\d+")
 IDLE = FORMS | SCALED | {"lerp", "lerp_", "stack", "sum"}  # functions that only put states together
+MATRICES = {"linear", "addmm", "conv1d", "conv2d", "bilinear"}
 Member = tuple[str, int]  # the path, and the call where the module is called, else -1
 
 
@@ -188,7 +189,10 @@ def _from_attention(joins: list[Joined]) -> list[list[Joined]]:
 
 
 def _halves_joined(flow: Flow, groups: list[Group]) -> list[Group]:
-    """Entries that are attention alone, each with the entries without attention that follow it, are blocks."""
+    """Entries that are attention alone, each with the entries without attention that follow it, are blocks.
+
+    An entry without attention that starts a stage belongs to what merges tokens before it, and to no block.
+    """
     attends = [any(joined.mixes for joined in group.joins) for group in groups]
     alone = [g for g, a in zip(groups, attends, strict=True) if a and len(g.joins) == 1 and _is_alone(flow, g.joins[0])]
     if all(attends) or len(alone) < sum(attends) or not alone:
@@ -198,6 +202,8 @@ def _halves_joined(flow: Flow, groups: list[Group]) -> list[Group]:
     for i, group in enumerate(groups):
         again = attends[i] and (i == 0 or not attends[i - 1]) and any(attends[:i])
         starts = (i >= first and (i - first) % period == 0) if period else again
+        if found and not attends[i] and groups[i - 1].joins[-1].node != group.joins[0].join.before:
+            continue
         if starts or not found:
             found.append(Group([], []))
         found[-1].members += group.members
@@ -220,11 +226,13 @@ def _rhythm(beats: list[bool]) -> tuple[int, int] | None:
 
 
 def _is_alone(flow: Flow, joined: Joined) -> bool:
-    """Whether a branch is attention without a network: no activation on the way from attention to the sum."""
+    """Whether a branch is attention without a network: no activation of what a matrix made, between it and the sum."""
     if not joined.attentions:
         return False
     last = max(joined.attentions)
-    return not any(flow.nodes[n].heavy for n in joined.inside if n > last and _comes_after(flow, n, last))
+    after = {n for n in joined.inside if n > last and _comes_after(flow, n, last)}
+    matrices = [n for n in after if flow.nodes[n].name in MATRICES]
+    return not any(flow.nodes[n].heavy and any(m in flow.above(n, m) for m in matrices) for n in after)
 
 
 def _comes_after(flow: Flow, node: int, attention: int) -> bool:
