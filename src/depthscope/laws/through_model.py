@@ -1,7 +1,6 @@
 """Laws through the blocks of a model: token similarity by depth, without computing a block."""
 
 import itertools
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from depthscope.laws.sampled_steps import AxisNeededError, SampledSteps, sampled
 from depthscope.laws.tensor import OtherTokensError
 from depthscope.laws.written_norms import norms_followed
 from depthscope.traces.caches import is_cache
+from depthscope.traces.eagerly import eagerly
 from depthscope.traces.entry import run_model
 from depthscope.traces.inputs import fresh
 from depthscope.traces.installed import prepare_fixes
@@ -133,8 +133,7 @@ def _followed_through(subject: Subject, axis: int | None, *, remember: bool, tok
     with ExitStack() as stack:
         for quiet in (untouched(model), evaluated(model), torch.no_grad(), norms_followed(model)):
             stack.enter_context(quiet)
-        if "torch._dynamo" in sys.modules:  # a compiled block would compile what laws do
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(eagerly())  # a compiled block would compile what laws do
         ends = subject.modules([path for block in subject.blocks for path in (block.entry, block.exit)])
         stack.enter_context(sampled_where_needed(model, ends, steps))
         for module in subject.entries:

@@ -1,7 +1,6 @@
 """One quiet forward pass before a change: the streams of a model, their blocks, and where their tokens lie."""
 
 import copy
-import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -192,8 +191,6 @@ def _pass(model: nn.Module, chosen: set[str] | None, args: tuple, kwargs: dict) 
     with ExitStack() as quiet:
         for one in (untouched(model), evaluated(model), hooks_away(model), torch.no_grad(), Watcher(seen)):
             quiet.enter_context(one)
-        if "torch._dynamo" in sys.modules:  # loaded by whoever compiles, and slow to load
-            quiet.enter_context(torch.compiler.set_stance("force_eager"))
         args, kwargs = fresh(args, kwargs)
         # the forward function itself: hooks of the model around it are running already, or nobody's business
         seen.before("")(model, args, kwargs)
