@@ -54,6 +54,7 @@ class Subject:
     args: tuple
     kwargs: dict[str, Any]
     chosen: set[str] | None = None  # paths that the user names
+    channels_first: bool | None = None  # whether tokens are (B, d, n) or (B, d, h, w), where a pass has told
 
     def modules(self, paths: list[str]) -> list[nn.Module]:
         return list({id(m): m for m in map(self.model.get_submodule, paths)}.values())
@@ -64,7 +65,13 @@ class Subject:
 
 
 def laws_by_block(
-    model: nn.Module, blocks: list[Boundary], chosen: set[str] | None, args: tuple, kwargs: dict[str, Any]
+    model: nn.Module,
+    blocks: list[Boundary],
+    chosen: set[str] | None,
+    args: tuple,
+    kwargs: dict[str, Any],
+    *,
+    channels_first: bool | None = None,
 ) -> Followed:
     """The law of the tokens before block 1 and after every block.
 
@@ -72,7 +79,7 @@ def laws_by_block(
     own code, and what comes after the last block is of no interest.
     """
     prepare_fixes(model, args, kwargs)  # their hooks come before ours, so that remedied tokens are seen
-    subject = Subject(model, blocks, args, kwargs, chosen)
+    subject = Subject(model, blocks, args, kwargs, chosen, channels_first)
     try:
         return _by_laws(subject)
     except ForecastError as error:
@@ -128,7 +135,7 @@ def _followed_through(subject: Subject, axis: int | None, *, remember: bool, tok
     model = subject.model
     past = any(map(is_cache, leaves((subject.args, subject.kwargs))))
     steps = SampledSteps(axis, past=past, tokens_only=tokens_only)
-    following = Following(remember, len(subject.entries), steps)
+    following = Following(remember, len(subject.entries), steps, subject.channels_first)
     stopped: Exception | None = None
     with ExitStack() as stack:
         for quiet in (untouched(model), evaluated(model), torch.no_grad(), norms_followed(model)):
