@@ -116,7 +116,7 @@ class Flow:
 
     def form(self, source: Any, result: Any, name: str) -> None:
         """One tensor became another that holds the same tokens, by a norm or a remedy."""
-        known = self.find(source)
+        known = self._met(source) if isinstance(source, Tensor) else None
         if isinstance(result, Tensor):
             self._made(result, () if known is None else (known,), known, name)
 

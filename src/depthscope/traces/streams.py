@@ -171,8 +171,8 @@ def frames_of(flow: Flow, streams: list[Stream], known: Frames) -> Frames:
     ends = {node for stream in streams for node in stream.nodes()}
     for shape in {flow.nodes[node].shape for node in ends}:
         if frames.axis_of(shape) is None:
-            own = {flow.nodes[node].state for node in ends if flow.nodes[node].shape == shape}
-            frames.images[shape] = _guessed(flow, shape, own)
+            states = {flow.nodes[node].state for node in ends if flow.nodes[node].shape == shape}
+            frames.images[shape] = _guessed(flow, shape, states)
             frames.assumed = True
     return frames
 
