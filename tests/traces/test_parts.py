@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from tools.coverage.case import all_cases
 from tools.coverage.checks import check
+from tools.coverage.truth import recorded, similarities
 from torch import Tensor, nn
 
 import depthscope as ds
@@ -19,7 +20,6 @@ WHOLE = {
     "message token": ("scan", "fix"),
     "pooled queries": ("scan", "fix", "forecast"),
     "halves with an activation": ("scan", "back", "fix"),
-    "convolution, windows and grid": ("scan", "forecast"),
     "pooling of images": ("scan", "forecast"),
     "pooling": ("forecast",),
     "pixels in patches, patches": ("scan", "fix", "forecast"),
@@ -31,6 +31,13 @@ WHOLE = {
 def test_streams_of_images_are_those_of_their_own_hooks(name: str) -> None:
     found = check(CASES[name], WHOLE[name])
     assert {verb: one.verdict for verb, one in found.items()} == dict.fromkeys(WHOLE[name], "right"), found
+
+
+def test_a_block_whose_first_skip_is_projected_begins_with_what_it_is_given() -> None:
+    sample = CASES["convolution, windows and grid"].sample()
+    true = similarities(recorded(sample, sample.streams["main"]), None)
+    found = ds.scan(sample.model, sample.inputs, attention=False)["t_sim"].numpy()
+    assert found == pytest.approx(true, abs=1e-6)
 
 
 def test_two_streams_in_the_same_blocks_are_refused_with_the_line_that_helps() -> None:
