@@ -64,7 +64,10 @@ def _followed(entry: Entry, batch: Batch) -> tuple[Followed, list[str]]:
             pass  # parts of a block that is never called, several tensors handed on: a pass shows what is the stream
     stream = entry.survey(batch).streams[0]
     paths = list(dict.fromkeys(span.block for span in stream.spans))
-    return laws_by_block(entry.model, by_spans(stream.spans), entry.chosen(), batch.args, batch.kwargs), paths
+    first = stream.layouts[stream.spans[0].block]
+    turned = first.channels < min(first.tokens)  # (B, d, h, w)
+    blocks, chosen = by_spans(stream.spans), entry.chosen()
+    return laws_by_block(entry.model, blocks, chosen, batch.args, batch.kwargs, channels_first=turned), paths
 
 
 def _of_laws(source: str, followed: Followed, mask: Tensor | None, assumed: list[str], trained: str) -> Forecast:

@@ -119,7 +119,9 @@ class Handle:
         self.surveying = True
         try:
             with slow_path():
-                found = run_model(self.model, lambda: sure_survey(self.model, self.entry.chosen(), args, kwargs))
+                entry = self.entry
+                asked = entry.chosen(), args, kwargs, entry.stream
+                found = run_model(self.model, lambda: sure_survey(self.model, *asked))
         finally:
             self.surveying = False
         found = found.only(self.entry.stream)

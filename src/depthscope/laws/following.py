@@ -21,8 +21,8 @@ class StreamInDoubtError(ForecastError):
 class Following:
     """Hooks for the ends of blocks. found: laws before block 1 and after every block that is over."""
 
-    def __init__(self, remember: bool, blocks: int, steps: SampledSteps) -> None:
-        self.remember, self.blocks, self.steps = remember, blocks, steps
+    def __init__(self, remember: bool, blocks: int, steps: SampledSteps, channels_first: bool | None = None) -> None:
+        self.remember, self.blocks, self.steps, self.channels_first = remember, blocks, steps, channels_first
         self.found: list[Law] = []
         self.running = 0
         self.last: Law | None = None  # after a block whose end the next one will tell
@@ -46,7 +46,8 @@ class Following:
             raise ForecastError("a block must take tokens (B, n, d); it has none. Pass blocks=.")
         self.form = x.shape
         if not streams:
-            self.steps.channels_first = has_channels_first(x, block)
+            known = self.channels_first
+            self.steps.channels_first = has_channels_first(x, block) if known is None else known
         law = law_of(x) if streams else Law.of_tokens(self.steps.layout.tokens(x).cpu(), followed=self.remember)
         if self.last is not None or self.running:  # this tells where the block before it ended
             self.found.append(law)

@@ -17,6 +17,7 @@ from depthscope.laws.tensor import (
     LawTensor,
     OtherTokensError,
     Rule,
+    by_channel,
     law_of,
     like,
     no_rule,
@@ -44,8 +45,8 @@ def added(func: Any, args: tuple, kwargs: dict, sign: float = 1.0) -> Any:
         return added(func, (b if factor == 1 else like(b, b.law.times(factor)), a), {})
     if isinstance(b, Tensor) and b.numel() > 1:
         y = b.detach().double()
-        if y.numel() == y.shape[-1] == a.shape[-1]:
-            return like(out, law_of(a).shifted(factor * y.flatten()))
+        if (each := by_channel(a, b)) is not None:
+            return like(out, law_of(a).shifted(factor * each))
         if a.ndim == 3 and y.shape[-2:] == a.shape[-2:]:  # positions, for example
             return like(out, law_of(a).plus(Law.of_tokens(y.expand(a.shape)), factor))
         raise no_rule(func.__name__, args)
@@ -64,9 +65,9 @@ def multiplied(func: Any, args: tuple, kwargs: dict) -> Any:
     x, y = (a, b) if isinstance(a, LawTensor) else (b, a)
     if not isinstance(y, Tensor) or y.numel() == 1:
         return like(out, x.law.times(float(y.detach() if isinstance(y, Tensor) else y)))
+    if (each := by_channel(x, y)) is not None:
+        return like(out, law_of(x).scaled(each))
     y = y.detach().double()
-    if y.numel() == y.shape[-1] == x.shape[-1]:
-        return like(out, law_of(x).scaled(y.flatten()))
     if y.ndim > 1 and y.shape[-1] == 1 and y.shape[-2] == x.shape[-2] and x.ndim == 3:  # a number for each token
         return like(out, law_of(x).weighed(y.squeeze(-1).reshape(-1, y.shape[-2])))
     if x.ndim == 4 and (y.shape[-2:] == x.shape[-2:] or _is_beside_heads(x, y)):  # rotary positions: only sizes matter

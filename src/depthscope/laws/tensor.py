@@ -1,6 +1,6 @@
 """A tensor that holds a law: it has no numbers, and a model's own code runs on it.
 
-What torch's functions do to it is in RULES, by their names; rules.py, reshape_rules.py and score_rules.py fill it.
+What torch's functions do to it is in RULES, by their names; rules.py and the other files of rules fill it.
 """
 
 from collections.abc import Callable
@@ -22,6 +22,7 @@ Rule = Callable[[Any, tuple, dict], Any]
 RULES: dict[str, Rule] = {}
 SCORE_RULES: dict[str, Rule] = {}  # where an operand is scores or their softmax
 LAYOUTS: set[str] = set()  # functions that change the layout alone
+PLACES: set[str] = set()  # functions that know channels before the places of an image
 PRODUCTS = {"matmul", "__matmul__", "bmm", "baddbmm", "einsum"}  # which look at the layout themselves
 ENTRYWISE: set[str] = set()  # functions that treat every entry alike, wherever it lies
 ASKED = {  # what code asks of any tensor
@@ -129,10 +130,20 @@ def _is_turned(name: str, args: tuple) -> bool:
     """Whether the result has channels before tokens, as an operand has: functions of axes are not known for those."""
     if name in LAYOUTS or name in PRODUCTS or not any(isinstance(a, LawTensor) and a.turned for a in args):
         return False
-    plain = any(isinstance(a, Tensor) and not isinstance(a, LawTensor) and a.numel() > 1 for a in args)
-    if name not in ENTRYWISE or plain:
+    if name in PLACES:
+        return True
+    x = next(a for a in args if isinstance(a, LawTensor))
+    plain = [a for a in args if isinstance(a, Tensor) and not isinstance(a, LawTensor) and a.numel() > 1]
+    if name not in ENTRYWISE or not all(by_channel(x, a) is not None for a in plain):
         raise no_rule(name, args)
     return True
+
+
+def by_channel(x: "LawTensor", y: Tensor) -> Tensor | None:
+    """The numbers (c,) of a tensor that has one for each channel of x, None for any other."""
+    form = (x.shape[1], *[1] * (x.ndim - 2)) if x.turned else (x.shape[-1],)
+    fits = y.numel() == form[0] and tuple(y.shape[-len(form) :]) == form
+    return y.detach().double().flatten() if fits else None
 
 
 class OtherTokensError(ForecastError):

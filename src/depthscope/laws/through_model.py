@@ -1,7 +1,6 @@
 """Laws through the blocks of a model: token similarity by depth, without computing a block."""
 
 import itertools
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from depthscope.laws.sampled_steps import AxisNeededError, SampledSteps, sampled
 from depthscope.laws.tensor import OtherTokensError
 from depthscope.laws.written_norms import norms_followed
 from depthscope.traces.caches import is_cache
+from depthscope.traces.eagerly import eagerly
 from depthscope.traces.entry import run_model
 from depthscope.traces.inputs import fresh
 from depthscope.traces.installed import prepare_fixes
@@ -55,6 +55,7 @@ class Subject:
     args: tuple
     kwargs: dict[str, Any]
     chosen: set[str] | None = None  # paths that the user names
+    channels_first: bool | None = None  # whether tokens are (B, d, n) or (B, d, h, w), where a pass has told
 
     def modules(self, paths: list[str]) -> list[nn.Module]:
         return list({id(m): m for m in map(self.model.get_submodule, paths)}.values())
@@ -65,7 +66,13 @@ class Subject:
 
 
 def laws_by_block(
-    model: nn.Module, blocks: list[Boundary], chosen: set[str] | None, args: tuple, kwargs: dict[str, Any]
+    model: nn.Module,
+    blocks: list[Boundary],
+    chosen: set[str] | None,
+    args: tuple,
+    kwargs: dict[str, Any],
+    *,
+    channels_first: bool | None = None,
 ) -> Followed:
     """The law of the tokens before block 1 and after every block.
 
@@ -73,7 +80,7 @@ def laws_by_block(
     own code, and what comes after the last block is of no interest.
     """
     prepare_fixes(model, args, kwargs)  # their hooks come before ours, so that remedied tokens are seen
-    subject = Subject(model, blocks, args, kwargs, chosen)
+    subject = Subject(model, blocks, args, kwargs, chosen, channels_first)
     try:
         return _by_laws(subject)
     except ForecastError as error:
@@ -129,13 +136,12 @@ def _followed_through(subject: Subject, axis: int | None, *, remember: bool, tok
     model = subject.model
     past = any(map(is_cache, leaves((subject.args, subject.kwargs))))
     steps = SampledSteps(axis, past=past, tokens_only=tokens_only)
-    following = Following(remember, len(subject.entries), steps)
+    following = Following(remember, len(subject.entries), steps, subject.channels_first)
     stopped: Exception | None = None
     with ExitStack() as stack:
         for quiet in (untouched(model), evaluated(model), torch.no_grad(), norms_followed(model)):
             stack.enter_context(quiet)
-        if "torch._dynamo" in sys.modules:  # a compiled block would compile what laws do
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(eagerly())  # a compiled block would compile what laws do
         ends = subject.modules([path for block in subject.blocks for path in (block.entry, block.exit)])
         stack.enter_context(sampled_where_needed(model, ends, steps))
         for module in subject.entries:

@@ -11,6 +11,7 @@ from depthscope.traces.families import Group, template
 from depthscope.traces.flow import Flow
 from depthscope.traces.lines import Joined
 from depthscope.traces.nodes import ModuleCall
+from depthscope.traces.operations import JOINS
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,15 @@ def _given(flow: Flow, call: ModuleCall | None, first: Joined) -> int | None:
     fits = [n for n in given if flow.nodes[n].state == before]
     fits += [n for n in given if flow.nodes[n].shape == shape]
     fits += [n for n in given if _differs_in_one(flow.nodes[n].shape, shape) and n in flow.above(before, n)]
+    fits += [n for n in given if _is_sum_over(flow, before, n)]
     return fits[0] if fits else None
+
+
+def _is_sum_over(flow: Flow, node: int, given: int) -> bool:
+    """Whether a tensor is a sum of two that were both made of what a block was given: a branch, and a skip that merges
+    tokens or widens channels, before any stream was seen."""
+    sum_ = flow.nodes[node]
+    return sum_.name in JOINS and len(sum_.parents) > 1 and all(given in flow.above(p, given) for p in sum_.parents)
 
 
 def _gave(flow: Flow, call: ModuleCall | None, last: Joined) -> int | None:

@@ -81,7 +81,8 @@ class Entry:
     def survey(self, batch: Batch) -> Survey:
         """What a quiet pass shows: the streams, their blocks as they run, where their tokens lie."""
         prepare_fixes(self.model, batch.args, batch.kwargs)
-        return self.run(lambda: sure_survey(self.model, self.chosen(), batch.args, batch.kwargs)).only(self.stream)
+        asked = self.chosen(), batch.args, batch.kwargs, self.stream
+        return self.run(lambda: sure_survey(self.model, *asked)).only(self.stream)
 
     def chosen(self) -> set[str] | None:
         """The paths that the user names, None where the finder chooses."""

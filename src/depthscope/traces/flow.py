@@ -17,6 +17,7 @@ from depthscope.traces.identity import Known
 from depthscope.traces.nests import tensors_in, ways_to_tensors
 from depthscope.traces.nodes import Given, JoinNode, ModuleCall, Node, Sizes, Tree
 from depthscope.traces.operations import ACTIVATIONS, FORMS, JOINS, SCALED, SHAPED_ALIKE, Operation
+from depthscope.traces.parts import CUTS, beside_others, is_left_again, is_part, whole_of
 
 
 class Flow:
@@ -105,13 +106,17 @@ class Flow:
             made = self._made(result, given.nodes, self._form(op, given, result), op.name)
             if op.name in JOINS and len(given.nodes) > 1:
                 self._joined(made, self._pairs(op, given, tuple(result.shape)))
+            elif op.role == "cat":
+                self._put_together(made, given.nodes)
+            elif op.name in CUTS and is_left_again(self.nodes, self.trees, made):
+                self._is_form(made, given.nodes[0])
         elif isinstance(result, tuple | list):
             for one in tensors_in(result):
                 self._made(one, given.nodes, None, op.name)
 
     def form(self, source: Any, result: Any, name: str) -> None:
         """One tensor became another that holds the same tokens, by a norm or a remedy."""
-        known = self.find(source)
+        known = self._met(source) if isinstance(source, Tensor) else None
         if isinstance(result, Tensor):
             self._made(result, () if known is None else (known,), known, name)
 
@@ -185,13 +190,39 @@ class Flow:
                     self.trees.append(tree)
                 self._add_join(tree, JoinNode(made, skip, branch, state))
                 return
+        if any(is_part(self.nodes, self.trees, skip) for skip, _ in pairs):
+            return  # some tokens of a stream are given something, and are put together with the others later
         for skip, branch in pairs:
             tree = self.trees[self.nodes[skip].tree] if self.nodes[skip].tree >= 0 else None
-            if tree is not None and all(self.nodes[node].tree == self.nodes[skip].tree for node in branch):
+            # a branch may have joins of its own, as where queries are added to what they attend to
+            if tree is not None and all(self.nodes[node].tree >= self.nodes[skip].tree for node in branch):
                 states, heavy = self._origin(skip, tree)
-                if len(states) == 1 and not heavy and any(self._origin(node, tree)[1] for node in branch):
+                origins = [self._origin(node, tree) for node in branch]
+                if len(states) == 1 and not heavy and any(found and worked for found, worked in origins):
                     self._add_join(tree, JoinNode(made, skip, branch, states.pop(), projected=True))
                     return
+
+    def _put_together(self, made: int, pieces: tuple[int, ...]) -> None:
+        """All parts of a state in one tensor are a form of it; where something was added to some, a join."""
+        whole = whole_of(self.nodes, self.trees, pieces, self.nodes[made].shape)
+        state = None if whole is None else self.nodes[whole.node].state
+        tree = next((t for t in reversed(self.trees) if state is not None and t.holds(state)), None)
+        if whole is None or state is None or tree is None:
+            self._grow(made, pieces)
+        elif whole.changed:
+            self._add_join(tree, JoinNode(made, whole.node, pieces, state))
+        else:
+            self._is_form(made, whole.node)
+
+    def _grow(self, made: int, pieces: tuple[int, ...]) -> None:
+        """The tokens that a module is given, with some of another kind beside them, are a form of them."""
+        inner = beside_others(self.nodes, self.trees, pieces, self.nodes[made].shape)
+        given = self.calls[self._stack[-1]].given.values() if self._stack[-1] >= 0 else ()
+        if inner is not None and any(n is not None and self.nodes[n].state == self.nodes[inner].state for n in given):
+            self._is_form(made, inner)
+
+    def _is_form(self, made: int, source: int) -> None:
+        self.nodes[made].skip, self.nodes[made].state = source, self.nodes[source].state
 
     def _add_join(self, tree: Tree, join: JoinNode) -> None:
         tree.add(join)

@@ -195,7 +195,8 @@ def frames_of(flow: Flow, streams: list[Stream], known: Frames) -> Frames:
     ends = {node for stream in streams for node in stream.nodes()}
     for shape in {flow.nodes[node].shape for node in ends}:
         if frames.axis_of(shape) is None:
-            frames.images[shape] = _guessed(flow, shape, {flow.nodes[node].state for node in ends})
+            states = {flow.nodes[node].state for node in ends if flow.nodes[node].shape == shape}
+            frames.images[shape] = _guessed(flow, shape, states)
             frames.assumed = True
     return frames
 
@@ -215,9 +216,9 @@ def _guessed(flow: Flow, shape: tuple[int, ...], states: set[int]) -> Layout:
     """Where attention does not tell (windows, mixing without attention): batch first, channels where matrices read.
 
     Linear maps read channels along the last axis, convolutions along the second; norms know how many there are, however
-    the tokens were turned. All else are tokens, or places of an image.
+    the tokens were turned. All else are tokens, or places of an image. states: of the ends of blocks with this shape.
     """
-    forms = {i for i, one in enumerate(flow.nodes) if one.state in states and flow.nodes[one.state].shape == shape}
+    forms = {i for i, one in enumerate(flow.nodes) if one.state in states}
     reads = ((one.name, flow.nodes[p].shape) for one in flow.nodes for p in one.parents if p in forms)
     widths = [width for name, read in reads if (width := _width(flow, name, read, shape)) is not None]
     votes = Counter(axis for axis in range(1, len(shape)) for width in widths if shape[axis] == width)

@@ -13,16 +13,18 @@ from depthscope.traces.survey import Survey, survey
 from depthscope.traces.token_axis import Frames
 
 
-def sure_survey(model: nn.Module, chosen: set[str] | None, args: tuple, kwargs: dict[str, Any]) -> Survey:
+def sure_survey(
+    model: nn.Module, chosen: set[str] | None, args: tuple, kwargs: dict[str, Any], stream: str | None = None
+) -> Survey:
     """survey(...), and once more where tokens lie on another axis than was taken."""
-    found = survey(model, chosen, args, kwargs)
+    found = survey(model, chosen, args, kwargs, stream)
     if found.guessed is None:
         return found
     taken = found.axis
     axis = moving_axis(model, found.streams[0].paths, found.guessed, taken, args, kwargs)
     if axis in (None, taken):
         return found
-    return survey(model, chosen, args, kwargs, along(found.guessed, axis))
+    return survey(model, chosen, args, kwargs, stream, along(found.guessed, axis))
 
 
 def along(shape: tuple[int, ...], axis: int) -> Frames:

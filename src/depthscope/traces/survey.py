@@ -1,7 +1,6 @@
 """One quiet forward pass before a change: the streams of a model, their blocks, and where their tokens lie."""
 
 import copy
-import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,6 +17,7 @@ from depthscope.traces.cut_weights import forward_of
 from depthscope.traces.flow import Flow
 from depthscope.traces.inputs import fresh
 from depthscope.traces.log import Log
+from depthscope.traces.nodes import ModuleCall
 from depthscope.traces.recorder import Recorder
 from depthscope.traces.spans import Span, spans_of
 from depthscope.traces.streams import Stream, frames_of, of_several_tokens, stream_called, streams_of
@@ -85,17 +85,23 @@ class Survey:
 
 
 def survey(
-    model: nn.Module, chosen: set[str] | None, args: tuple, kwargs: dict[str, Any], known: Frames | None = None
+    model: nn.Module,
+    chosen: set[str] | None,
+    args: tuple,
+    kwargs: dict[str, Any],
+    stream: str | None = None,
+    known: Frames | None = None,
 ) -> Survey:
     """Run the model once without gradients and leave no trace of it; twice where shapes do not tell the token axis.
 
-    chosen: paths of the blocks that the user names. known: what is known of token axes.
+    chosen: paths of the blocks that the user names. stream: the one that is meant, where there are several. known: what
+    is known of token axes.
     """
     log, streams = _pass(model, chosen, args, kwargs)
     flow = log.flow
     if not streams:
         return _by_modules(log, model, named=chosen is not None)
-    _check_apart(streams)
+    streams = _apart(flow, streams, stream)
     frames = frames_of(flow, streams, Frames() if known is None else known)
     shapes = _shapes(flow, streams[0])
     if (
@@ -109,16 +115,32 @@ def survey(
     return Survey([_surveyed(flow, model, one, frames) for one in several], shapes[0] if in_doubt else None)
 
 
-def _check_apart(streams: list[Stream]) -> None:
-    """A change is made at modules, so that each must be of one stream."""
-    owners: dict[str, str] = {}
+def _apart(flow: Flow, streams: list[Stream], meant: str | None) -> list[Stream]:
+    """The streams, each with modules of its own: a change is made at modules.
+
+    Where a block takes and gives the tokens of two streams (patches, and the pixels of each; a text and an image), the
+    first of them can be changed by itself: it is the one that everybody takes for the tokens of these modules.
+    """
+    owners: dict[str, tuple[Stream, ModuleCall | None]] = {}
     for stream in streams:
-        for path in {path for block in stream.blocks for path in block.paths}:
-            if owners.setdefault(path, stream.name) != stream.name:
-                raise HookError(
-                    f"every block must be of one stream; {owners[path]} and {stream.name} both run through {path}. "
-                    "A scan measures both; to change one, put its blocks into modules of their own."
-                )
+        for path, call in {path: block.call for block in stream.blocks for path in block.paths}.items():
+            owner, its_call = owners.setdefault(path, (stream, call))
+            if owner is stream:
+                continue
+            at_once = owner is streams[0] and call is not None and its_call is call
+            if at_once and stream_called(meant, [one.name for one in streams]) == owner.name:
+                return [owner]
+            raise HookError(
+                f"every block must be of one stream; {_shown(flow, owner)} and {_shown(flow, stream)} both run through "
+                f"{path}. A scan measures both; "
+                + (f'pass stream="{owner.name}" for the first, and ' if at_once else "")
+                + f"to change {'the other' if at_once else 'one'}, put its blocks into modules of their own."
+            )
+    return streams
+
+
+def _shown(flow: Flow, stream: Stream) -> str:
+    return f"{stream.name} {flow.nodes[stream.blocks[0].source].shape}"
 
 
 def _surveyed(flow: Flow, model: nn.Module, stream: Stream, frames: Frames) -> Surveyed:
@@ -185,8 +207,6 @@ def _pass(model: nn.Module, chosen: set[str] | None, args: tuple, kwargs: dict) 
     with ExitStack() as quiet:
         for one in (untouched(model), evaluated(model), hooks_away(model), torch.no_grad(), Watcher(seen)):
             quiet.enter_context(one)
-        if "torch._dynamo" in sys.modules:  # loaded by whoever compiles, and slow to load
-            quiet.enter_context(torch.compiler.set_stance("force_eager"))
         args, kwargs = fresh(args, kwargs)
         # the forward function itself: hooks of the model around it are running already, or nobody's business
         seen.before("")(model, args, kwargs)

@@ -5,7 +5,6 @@ state, so tokens that do not depend on the changed ones come out equal, bit for 
 """
 
 import copy
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -105,8 +104,6 @@ class Trial:
         with ExitStack() as stack:
             for quiet in (untouched(self.model), hooks_away(self.model, kept), unwatched(), torch.no_grad()):
                 stack.enter_context(quiet)
-            if "torch._dynamo" in sys.modules:  # loaded by whoever compiles, and slow to load
-                stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(slow_path())
             args, kwargs = fresh(*uncached(self.args, self.kwargs))
             stack.enter_context(Watcher(listener))

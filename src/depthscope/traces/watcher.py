@@ -6,7 +6,7 @@ A listener is told of each operation before it runs and gives back the result th
 
 import types
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from depthscope.traces.eagerly import eagerly
 from depthscope.traces.operations import QUESTIONS, ROLES, VIEWS, Operation
 
 Before = Callable[[nn.Module, tuple, dict], Any]  # module, args, kwargs -> others in their place, or None
@@ -64,6 +65,7 @@ class Watcher(TorchFunctionMode):
         self.listener, self.running = listener, running
         self._handles: list[Any] = []
         self._missed: list[Before] = []
+        self._eagerly: AbstractContextManager[Any] | None = None
 
     def began(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         """Tell the listener that the running module began with these arguments; returns those to go on with."""
@@ -78,6 +80,8 @@ class Watcher(TorchFunctionMode):
         except BaseException:
             self._unhook()
             raise
+        self._eagerly = eagerly()
+        self._eagerly.__enter__()
         super().__enter__()
         return self
 
@@ -104,6 +108,9 @@ class Watcher(TorchFunctionMode):
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
+        if self._eagerly is not None:
+            self._eagerly.__exit__(None, None, None)
+            self._eagerly = None
         self._unhook()
         self.listener.closed(error[0] is not None)
 
