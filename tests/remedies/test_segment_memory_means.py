@@ -8,7 +8,7 @@ from torch import Tensor, nn
 import depthscope as ds
 from depthscope.errors import UsageError
 from depthscope.models import SegmentMemory
-from loops import over
+from loops import crossed, over
 
 R = ds.remedies
 SIZES = {"vocabulary": 50, "depth": 3, "d": 16, "h": 4, "q": 32}
@@ -21,6 +21,7 @@ SAFE = [
     R.PairNorm(mean="prefix"),
     R.FeatScale(16, s=-0.4, t=0.3, mean="prefix"),
 ]
+WIRINGS = ["post_norm", "pre_norm", "sub_ln", "resi_dual"]
 
 
 def model(memory: int = 40, **choices) -> nn.Module:
@@ -41,9 +42,7 @@ def by_segments(built: nn.Module, words: Tensor, ends: list[int]) -> Tensor:
     return torch.cat(parts, 1)
 
 
-@over("wiring", ["post_norm", "pre_norm", "sub_ln", "resi_dual"])
-@over("at", ["block_out", "ffn_in", "attn_in", "sa_out"])
-@over("remedy", SAFE)
+@crossed("remedy, wiring, at", SAFE, WIRINGS, ["block_out", "ffn_in", "attn_in", "sa_out"])
 @torch.no_grad()
 def test_segments_are_one_long_segment(wiring: str, at: str, remedy: nn.Module) -> None:
     built = model(wiring=wiring)
