@@ -1,7 +1,7 @@
 """One property, many values, one case: `over` runs a test for every value and names all values that fail.
 
-Where trying all would take long, `over(..., long=...)` and `crossed` try some in `make test` and all others in
-`make test-long`.
+Where trying all would take long, `over(..., long=...)`, `over(..., every=...)` and `crossed` try some in `make test`
+and all others in `make test-long`. A test that walks over values by itself takes the argument `pace` and `at_pace`.
 """
 
 import functools
@@ -15,18 +15,21 @@ import pytest
 import torch
 
 
-def over(names: str, values: Iterable[Any], long: Iterable[Any] = ()) -> Callable:
+def over(names: str, values: Iterable[Any], long: Iterable[Any] = (), every: int = 1) -> Callable:
     """Run the decorated test for every value of the arguments `names` ("name" or "name, other"), as one case.
 
     long: more values, which a second case tries that is marked `long`; of stacked ones, all rows with such a value.
+    every: of many values, only every third, say, is fast, and the others are long.
     Written and stacked like pytest.mark.parametrize: two of them run every pair of values. The random state begins
     anew for every value, so that no value depends on the ones before it. Fixtures are made once, for all values;
     those that a value leaves traces in (tmp_path, monkeypatch, capsys) are renewed.
     """
     keys = [key.strip() for key in names.split(",")]
+    values = list(values)
+    given = {"fast": at_pace("fast", values, every), "long": [*at_pace("long", values, every), *long]}
     new = {
-        pace: [dict(zip(keys, value if len(keys) > 1 else (value,), strict=True)) for value in given]
-        for pace, given in (("fast", values), ("long", long))
+        pace: [dict(zip(keys, value if len(keys) > 1 else (value,), strict=True)) for value in given[pace]]
+        for pace in given
     }
 
     def decorate(test: Callable) -> Callable:
@@ -63,6 +66,11 @@ def over(names: str, values: Iterable[Any], long: Iterable[Any] = ()) -> Callabl
         return run
 
     return decorate
+
+
+def at_pace(pace: str, values: Sequence[Any], every: int) -> list[Any]:
+    """Of the values, the first and every `every`-th after it at the pace "fast", the others at the pace "long"."""
+    return [value for i, value in enumerate(values) if (i % every == 0) == (pace == "fast")]
 
 
 def crossed(names: str, *axes: Sequence[Any]) -> Callable:

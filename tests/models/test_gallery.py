@@ -23,10 +23,7 @@ FATES = {
 }
 
 
-ENTRIES = [*gallery(0), *gallery(7)[::4]]
-
-
-@over("entry", ENTRIES[::8], long=[entry for i, entry in enumerate(ENTRIES) if i % 8])
+@over("entry", [*gallery(0), *gallery(7)[::4]], every=8)
 def test_a_label_is_what_numpy_finds(entry: Entry) -> None:
     try:
         built = entry.build()

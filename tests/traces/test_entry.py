@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from x_transformers import Encoder
 
 import depthscope as ds
+from loops import crossed
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "vocab_size": 99}
 TOKENS = torch.randn(3, 7, 32, generator=torch.Generator().manual_seed(1))
@@ -142,8 +143,7 @@ def state(model: nn.Module) -> list[Any]:
     return [rows, weights, torch.get_rng_state().tolist()]
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("wrapper", WRAPPERS)
+@crossed("name, wrapper", list(MODELS), list(WRAPPERS))
 def test_a_wrapped_model_gives_what_the_bare_model_gives_in_every_verb(wrapper: str, name: str) -> None:
     wrap, words = WRAPPERS[wrapper]
     model, inputs = made(name)
@@ -166,7 +166,12 @@ def test_a_wrapped_model_gives_what_the_bare_model_gives_in_every_verb(wrapper: 
 
 @pytest.mark.parametrize(
     ("wrapper", "name"),
-    [("DataParallel", "llama"), ("DDP", "torch"), ("DDP", "x-transformers"), ("compiled DDP", "by hand")],
+    [
+        ("DataParallel", "llama"),
+        ("DDP", "torch"),
+        pytest.param("DDP", "x-transformers", marks=pytest.mark.long),
+        pytest.param("compiled DDP", "by hand", marks=pytest.mark.long),
+    ],
 )
 @torch.no_grad()
 def test_a_wrapped_model_that_the_user_calls_runs_with_the_remedy(wrapper: str, name: str) -> None:
