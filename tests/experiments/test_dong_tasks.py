@@ -114,6 +114,7 @@ def test_what_was_trained_is_not_trained_again(monkeypatch: pytest.MonkeyPatch) 
     assert float(accuracy) == pytest.approx(again.run.final["test"]["accuracy"])
 
 
+@pytest.mark.long
 def test_processes_give_the_same_and_a_folder_keeps_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dong_tasks, "_DONE", {})
     here = trained({"sorting": TINY}, [0], side_by_side=False)["sorting"][0]

@@ -40,6 +40,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, torch.nn.Modu
     return folder, model, ids, size
 
 
+@pytest.mark.long
 def test_half_of_the_models_size_is_enough(saved: tuple[Path, torch.nn.Module, torch.Tensor, int]) -> None:
     folder, model, ids, size = saved
     command = [sys.executable, str(HERE / "limited.py"), str(folder), str(size // 2)]

@@ -1,5 +1,6 @@
 """One entry for all verbs: a model that is compiled or wrapped gives what the bare model gives, in every verb."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
@@ -15,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from x_transformers import Encoder
 
 import depthscope as ds
-from loops import crossed
+from loops import over
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "vocab_size": 99}
 TOKENS = torch.randn(3, 7, 32, generator=torch.Generator().manual_seed(1))
@@ -143,7 +144,7 @@ def state(model: nn.Module) -> list[Any]:
     return [rows, weights, torch.get_rng_state().tolist()]
 
 
-@crossed("name, wrapper", list(MODELS), list(WRAPPERS))
+@over("name, wrapper", itertools.product(MODELS, WRAPPERS), every=7)
 def test_a_wrapped_model_gives_what_the_bare_model_gives_in_every_verb(wrapper: str, name: str) -> None:
     wrap, words = WRAPPERS[wrapper]
     model, inputs = made(name)
