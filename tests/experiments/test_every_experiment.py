@@ -41,7 +41,7 @@ TINIER: dict[str, dict[str, Any]] = {
     "beyond/gradient_growth": {"designs": 1, "hard": 1, "depths": (12,), "tokens": (16,)},
     "beyond/leak": {"steps": 3},
     "beyond/learning_rate": {"depth": 2, "epochs": 1, "d": 8, "q": 8},
-    "beyond/phase_diagram": {"depth": 6, "d": 32, "tokens": (8,)},
+    "beyond/phase_diagram": {"d": 32, "tokens": (8,)},
     "beyond/placement": {"depth": 2, "d": 8, "q": 8, "sites": ("block_out",)},
     "beyond/verdicts": {"every": 90},
     "dong2021/bounds": {"networks": 4, "narrow": 64, "wide": 128},

@@ -198,6 +198,7 @@ def output(model: nn.Module, inputs: Tensor) -> Tensor:
     return out if isinstance(out, Tensor) else out.last_hidden_state
 
 
+@pytest.mark.long
 def test_bare_models_are_answered_with_a_record_or_with_an_error_of_depthscope() -> None:
     """So that the comparison above is not one of refusals: only bounds and forecasts may refuse."""
     ours = {error.__name__ for error in vars(ds.errors).values() if isinstance(error, type)}
