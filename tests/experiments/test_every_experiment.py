@@ -33,7 +33,7 @@ LONGER: dict[str, dict[str, Any]] = {
 }
 TINIER: dict[str, dict[str, Any]] = {
     "beyond/advisor": {"designs": 1, "depths": (12,)},
-    "beyond/causal_escalation": {"depth": 4, "d": 32, "lengths": 6},
+    "beyond/causal_escalation": {"depth": 4, "d": 32, "lengths": 17},
     "beyond/depth_race": {"depths": (1, 2), "epochs": 1, "d": 8, "q": 8},
     "beyond/ffn_not_neutral": {"trials": 2, "depth": 4, "n": 16, "d": 64},
     "beyond/forecast_error": {"designs": 1, "hard": 1, "depths": (4,), "widths": (64,), "tokens": (16,)},
@@ -49,10 +49,9 @@ TINIER: dict[str, dict[str, Any]] = {
     "dong2021/circle": {"points": 50, "rollout": 10, "budgets": (5,), "trials": 2},
     "dong2021/convex_hull": {"d": 12, "epochs": 1, "train": 50, "test": 20},
     "dong2021/memorization": {"d": 8, "epochs": 1, "sequences": 4, "length": 8},
-    "dong2021/path_effectiveness": {"counts": (2,), "tokens": 64},
     "dong2021/path_lengths": {"depth": 4, "d": 32, "n": 8},
     "dong2021/residual_by_depth": {"families": ("bert",), "depth": 3, "d": 32, "n": 8},
-    "dong2021/sensitivity": {"trials": 2, "n": 8, "d": 32, "depth": 4},
+    "dong2021/sensitivity": {"trials": 2, "n": 12, "d": 32, "depth": 4},
     "dong2021/sorting": {"d": 8, "epochs": 1, "train": 60, "test": 20},
     "dovonon2024/changing_layers": {"cases": 3, "depth": 50},
     "dovonon2024/corrupted": {"epochs": 1, "d": 8, "q": 8},
@@ -73,8 +72,9 @@ TINIER: dict[str, dict[str, Any]] = {
     "yu2023/proposition_2_9": {"cases": 2, "draws": 100},
     "yu2023/section_2_3": {"trials": 2, "n": 16, "d": 32, "q": 32, "similarities": (0.1, 0.5, 0.99)},
 }
-# Trainings on text take as long at any size; their claims have fast tests in test_language_experiments.py.
-LONG = {*TINIER, "beyond/causal_de_escalation", "yu2023/fig7"}
+# Trainings on text take as long at any size: fast tests of their claims are in test_language_experiments.py. The sizes
+# of path_effectiveness are those of its tasks: test_dong_tasks.py has smaller ones.
+LONG = {*TINIER, "beyond/causal_de_escalation", "dong2021/path_effectiveness", "yu2023/fig7"}
 
 
 @pytest.mark.parametrize("name", TINIER)
