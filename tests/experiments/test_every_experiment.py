@@ -51,7 +51,7 @@ TINIER: dict[str, dict[str, Any]] = {
     "dong2021/memorization": {"d": 8, "epochs": 1, "sequences": 4, "length": 8},
     "dong2021/path_lengths": {"depth": 4, "d": 32, "n": 8},
     "dong2021/residual_by_depth": {"families": ("bert",), "depth": 3, "d": 32, "n": 8},
-    "dong2021/sensitivity": {"trials": 2, "n": 12, "d": 32, "depth": 4},
+    "dong2021/sensitivity": {"trials": 2, "n": 12, "d": 32, "depth": 6},
     "dong2021/sorting": {"d": 8, "epochs": 1, "train": 60, "test": 20},
     "dovonon2024/changing_layers": {"cases": 3, "depth": 50},
     "dovonon2024/corrupted": {"epochs": 1, "d": 8, "q": 8},
