@@ -180,6 +180,7 @@ class Stages(nn.Module):
         return X
 
 
+@pytest.mark.long
 @over("verb", list(VERBS))
 def test_one_stage_of_several_can_be_named(verb: str) -> None:
     model, tokens = spread(Stages()), torch.randn(2, 8, D)

@@ -54,11 +54,9 @@ TINIER: dict[str, dict[str, Any]] = {
     "dong2021/sensitivity": {"trials": 2, "n": 12, "d": 32, "depth": 6},
     "dong2021/sorting": {"d": 8, "epochs": 1, "train": 60, "test": 20},
     "dovonon2024/changing_layers": {"cases": 3, "depth": 50},
-    "dovonon2024/corrupted": {"epochs": 1, "d": 8, "q": 8},
     "dovonon2024/deeper": {"epochs": 1, "d": 8, "q": 8, "depths": (2,)},
     "dovonon2024/dominance_table": {"models": ("gpt2",), "depth": 2, "d": 32, "n": 8},
     "dovonon2024/eigen_asymptotics": {"cases": 10, "depth": 200, "depths": (12,)},
-    "dovonon2024/less_data": {"epochs": 1, "d": 8, "q": 8, "shares": (0.25, 1.0)},
     "dovonon2024/qr_or_direct": {"d": 8, "h": 2, "q": 8, "epochs": 1, "width": 24, "images": 4, "rounds": 1},
     "dovonon2024/text": {"steps": 1, "test": 128, "segment": 16},
     "yu2023/fig1": {"depth": 6, "d": 32, "n": 8},
@@ -73,8 +71,10 @@ TINIER: dict[str, dict[str, Any]] = {
     "yu2023/section_2_3": {"trials": 2, "n": 16, "d": 32, "q": 32, "similarities": (0.1, 0.5, 0.99)},
 }
 # Trainings on text take as long at any size: fast tests of their claims are in test_language_experiments.py. The sizes
-# of path_effectiveness are those of its tasks: test_dong_tasks.py has smaller ones.
+# of path_effectiveness are those of its tasks: test_dong_tasks.py has smaller ones. Two train as dovonon2024/deeper does
+# and have fast tests of their claims in test_smoothing.py.
 LONG = {*TINIER, "beyond/causal_de_escalation", "dong2021/path_effectiveness", "yu2023/fig7"}
+LONG |= {"dovonon2024/corrupted", "dovonon2024/less_data"}
 
 
 @pytest.mark.parametrize("name", TINIER)

@@ -69,6 +69,7 @@ def test_tau_is_foreseen_by_a_scan_without_it() -> None:
     assert float(again.t_sim[-1]) == pytest.approx(float(measured["t_sim"][-4:].mean()), abs=0.1)
 
 
+@pytest.mark.long
 def test_a_collapsed_scan_is_calibrated_on_what_is_no_rounding() -> None:
     first, _ = scanned(48, 48, weights="xavier")
     gains = calibrate(first).gains

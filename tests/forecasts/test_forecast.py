@@ -109,7 +109,7 @@ def test_remedies_count_at_every_site(wiring: str, at: str) -> None:
     assert torch.equal(ds.forecast(model, X).t_sim, plain.t_sim)
 
 
-@over("form", ["sink", "prefix", "past"])
+@over("form", ["prefix"], long=["sink", "past"])
 def test_causal_forms_count(form: str) -> None:
     torch.manual_seed(3)
     model = ds.models.classic(10, D, 4, weights="xavier", output=True, causal=True)
@@ -132,8 +132,8 @@ def test_tau_of_sizes_is_what_fix_does_at_block_out(causal: bool, tau: float) ->
         assert float((found.t_sim - measured).abs().mean()) < 0.5 * float((full.t_sim - measured).abs().mean())
 
 
-@over("causal", [False, True])
-@over("site", ["block_in", "attn_in", "sa_out", "sa_sum", "ffn_in", "ffn_sum"])
+@over("causal", [True], long=[False])
+@over("site", ["attn_in", "ffn_sum"], long=["block_in", "sa_out", "sa_sum", "ffn_in"])
 def test_sizes_know_every_site(site: str, causal: bool) -> None:
     torch.manual_seed(0)
     choices = {"d": D, "h": 4, "weights": "xavier", "output": True, "causal": causal, "wiring": "pre_norm"}
@@ -171,6 +171,7 @@ def test_the_mean_of_sizes_is_the_remedys(causal: bool, form: str) -> None:
     torch.testing.assert_close(less_mean(9, 0.3, causal), ds.remedies.DeEscalate(0.3, form=form)(I))
 
 
+@pytest.mark.long
 def test_a_thousand_blocks_and_a_width_that_nobody_could_build() -> None:
     found = ds.forecast(depth=1000, n=8, d=65536, h=128, weights="torch_default", wiring="pre_norm")
     assert found.depth == 1000 and found.t_sim.isfinite().all()

@@ -153,6 +153,7 @@ def test_a_scan_places_the_norms_or_says_that_it_cannot(wiring):
     assert str(scan)
 
 
+@pytest.mark.long
 @over("weights", ["unit_gain"], long=["xavier"])
 def test_at_depth_24_remedies_keep_tokens_apart_where_post_norm_does_not(weights):
     X, t_sim = torch.randn(4, 32, 64), {}

@@ -120,6 +120,7 @@ def test_transformers_own_checkpointing(family: str, at: str, reentrant: bool) -
     same(*found)
 
 
+@pytest.mark.long
 def test_a_form_is_that_of_its_pass() -> None:
     """A model that is causal when asked, in one pass and not in the next, before one backward pass."""
 

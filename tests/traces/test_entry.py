@@ -144,7 +144,7 @@ def state(model: nn.Module) -> list[Any]:
     return [rows, weights, torch.get_rng_state().tolist()]
 
 
-@over("name, wrapper", itertools.product(MODELS, WRAPPERS), every=7)
+@over("name, wrapper", itertools.product(MODELS, WRAPPERS), every=17)
 def test_a_wrapped_model_gives_what_the_bare_model_gives_in_every_verb(wrapper: str, name: str) -> None:
     wrap, words = WRAPPERS[wrapper]
     model, inputs = made(name)

@@ -135,7 +135,7 @@ def test_divergence_is_told_by_the_losses() -> None:
     assert divergence([30.0] * 19 + [2.0] + [30.0] * 10, 29, 10) == ""
 
 
-@over("sent", [signal.SIGINT, signal.SIGTERM])
+@over("sent", [signal.SIGTERM], long=[signal.SIGINT])
 def test_an_interrupt_ends_the_step_and_leaves_a_checkpoint(tmp_path: Path, sent: signal.Signals) -> None:
     def interrupt(done: int, *_: float) -> None:
         if done == 5:
