@@ -98,6 +98,7 @@ def albert(seed: int, d: int) -> tuple[nn.Module, torch.Tensor]:
     return T.AlbertModel(config).eval(), torch.randint(0, 100, (2, 24))
 
 
+@pytest.mark.long
 def test_blocks_that_share_their_weights_lie_in_their_band() -> None:
     """Each of them makes the error of the one before it again: the band was the slack alone, without a word."""
     made = [encoder(seed, d, first) for seed in (11, 12) for d in (32, 96) for first in (True, False)]
@@ -130,8 +131,8 @@ def trained(norm_first: bool, affine: bool, steps: int) -> tuple[nn.Module, torc
     return model, X
 
 
-@over("norm_first", [True, False])
-@over("affine", [True, False])
+@over("norm_first", [True], long=[False])
+@over("affine", [True], long=[False])
 def test_trained_weights_are_told(norm_first: bool, affine: bool) -> None:
     """They were off by .3, in a band of .04 without a word."""
     fresh = ds.forecast(*trained(norm_first, affine, 0))
