@@ -1,5 +1,6 @@
 # make demo: a deep Transformer before and after de-escalation, out/report.html and out/demo.png
-# make test: every check that CI runs
+# make test: ruff, mypy and every test that is not marked long, in under 5 minutes on 2 cores
+# make test-long: the tests marked long: whole experiments, trainings, several processes; CI runs both
 # make coverage: scan, fix and forecast on many models and spellings, held to a truth of its own: docs/coverage.md
 # make scale: comparisons, a search and a training by Dask, PostgreSQL, torchrun, submitit, MPI; servers on loopback
 # make bench: what scans, remedies, forecasts and training cost: docs/benchmarks.md (about half an hour on 2 cores)
@@ -9,7 +10,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test coverage scale bench docs clean
+.PHONY: demo test test-long coverage scale bench docs clean
 
 demo: .venv/demo
 	$(BIN)/depthscope scan classic --depth 24 --fix de_escalate --tau 1 --out out/report.html --out out/demo.png
@@ -18,7 +19,10 @@ test: .venv/test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long"
+
+test-long: .venv/test
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m long
 
 coverage: .venv/test
 	$(BIN)/python tools/coverage/run.py --table docs/coverage.md

@@ -15,3 +15,9 @@ import torch
 def seed():
     torch.manual_seed(0)
     torch.set_num_threads(1)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test `over` values of which some are long becomes two cases."""
+    if "pace" in metafunc.fixturenames:
+        metafunc.parametrize("pace", ["fast", pytest.param("long", marks=pytest.mark.long)])

@@ -12,6 +12,7 @@ HERE = Path(__file__).parent
 CHECKS = "the_device_tells metrics scans padding_and_sites language forecasts".split()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     not hasattr(registration, "_setup_privateuseone_for_python_backend"), reason="this torch takes no device in Python"
 )

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import depthscope as ds
-from loops import over
+from loops import crossed, over
 
 WAYS = {
     "bfloat16": (torch.bfloat16, nullcontext),
@@ -54,9 +54,7 @@ def test_a_scan_measures_the_states_as_they_are(way: str, choices: dict[str, Any
     assert max(abs(a - b) for a, b in zip(found, truth, strict=True)) < 1e-7
 
 
-@over("way", list(WAYS))
-@over("choices", DESIGNS)
-@over("at", ["block_in", "sa_out", "ffn_in", "block_out"])
+@crossed("at, way, choices", ["block_in", "sa_out", "ffn_in", "block_out"], list(WAYS), DESIGNS)
 def test_a_remedy_acts_in_half_precision(way: str, choices: dict[str, Any], at: str) -> None:
     dtype, context = WAYS[way]
     model, x = built(dtype, choices), X.to(dtype)

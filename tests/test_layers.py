@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -37,6 +38,7 @@ def only_for_types(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
 
 
+@cache
 def imports(file: Path) -> set[str]:
     """All modules and names under depthscope that a file imports when it runs, also inside functions, dotted."""
     found, nodes = set(), [ast.parse(file.read_text())]

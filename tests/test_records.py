@@ -290,6 +290,7 @@ def test_what_scan_with_a_fix_writes_is_read_back(tmp_path: Path) -> None:
     assert told.exit_code == 0 and "holds two scans" in told.stderr and "6 blocks" in told.stdout
 
 
+@pytest.mark.long
 def test_every_kind_of_file_of_every_command(tmp_path: Path) -> None:
     words = {"ablate": ["--parts", "skips"], "forecast": ["--advise", "--measure"]}
     for command in ("scan", "forecast", "ablate", "paths", "bound", "spectrum"):

@@ -148,12 +148,14 @@ def test_refusals() -> None:
         clock_called("cpu", torch.device("cuda"))
 
 
+@pytest.mark.long
 def test_threads_are_as_before() -> None:
     before = torch.get_num_threads()
     found = bench(TINY[:1], threads=before + 1, repeats=1, memory=False)
     assert found.threads == before + 1 and torch.get_num_threads() == before
 
 
+@pytest.mark.long
 def test_peaks_come_from_processes_of_their_own() -> None:
     from depthscope.benches.peak import can_be_read, peaks_of
 

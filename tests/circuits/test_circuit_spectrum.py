@@ -53,7 +53,7 @@ def dense(layer: Layer, P: Tensor) -> tuple[float, float]:
     return math.log(constant), math.log(torch.linalg.eigvals(Pi_2 @ step).abs().max())
 
 
-@over("name", ["classic", "pre_norm", "torch_encoder", "bert", "albert", "xlnet", "gpt2", "llama", "vit"])
+@over("name", ["classic", "gpt2"], long=["pre_norm", "torch_encoder", "bert", "albert", "xlnet", "llama", "vit"])
 def test_margin_is_that_of_the_dense_layer(name: str) -> None:
     """With all heads' attention set to their mean, the block is a Kronecker sum that a dense solver can take whole."""
     model, inputs = family(name)

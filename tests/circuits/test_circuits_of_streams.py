@@ -117,7 +117,7 @@ def both(batch_first: bool) -> nn.Transformer:
 
 
 @over("verb", list(VERBS))
-@over("batch_first", [True, False])
+@over("batch_first", [False], long=[True])
 def test_an_encoder_beside_a_decoder_is_the_encoder_alone(verb: str, batch_first: bool) -> None:
     model = both(batch_first)
     source, target = (X, Y) if batch_first else (X.transpose(0, 1), Y.transpose(0, 1))
@@ -139,7 +139,7 @@ def test_a_decoder_that_attends_twice_is_refused_with_the_stream_that_does_not(v
 
 
 @over("verb", list(VERBS))
-@over("kind", [Pairs, PairsPostNorm])
+@over("kind", [PairsPostNorm], long=[Pairs])
 def test_blocks_that_are_no_modules_are_those_that_are(verb: str, kind: type[nn.Module]) -> None:
     model = spread(kind())
     truth = VERBS[verb](nn.Sequential(*map(Block, model.layers)).eval(), X)  # type: ignore[arg-type]
@@ -180,6 +180,7 @@ class Stages(nn.Module):
         return X
 
 
+@pytest.mark.long
 @over("verb", list(VERBS))
 def test_one_stage_of_several_can_be_named(verb: str) -> None:
     model, tokens = spread(Stages()), torch.randn(2, 8, D)

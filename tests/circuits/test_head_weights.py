@@ -83,7 +83,7 @@ def test_reads_products_where_only_patterns_are_seen() -> None:
         assert weights.W_Q is None and weights.W_V.shape[-1] == D // H
 
 
-@over("name", FAMILIES)
+@over("name", FAMILIES, every=3)
 def test_every_family_is_read(name: str) -> None:
     """The branch, rebuilt from P and the matrices, is what joins the stream: X + branch leaves the attention step."""
     model, inputs = family(name)

@@ -20,8 +20,7 @@ def split(model: nn.Module, X: Tensor, line: str = "secant"):
     return linearise(subject_of(model, X), line=line)
 
 
-@over("line", ["secant", "tangent"])
-@over("name", NAMES)
+@over("name, line", itertools.product(NAMES, ["secant", "tangent"]), every=5)
 def test_the_lengths_of_every_family_are_its_output(name: str, line: str) -> None:
     family = FAMILIES[name]()
     found = split(family.model, family.inputs, line)

@@ -21,7 +21,7 @@ def run(*args: str) -> str:
     return result.stdout
 
 
-@over("model", ["bert", "gpt2", "llama", "vit", "torch_encoder"])
+@over("model", ["vit"], long=["bert", "gpt2", "llama", "torch_encoder"])
 def test_families(model: str, tmp_path: Path) -> None:
     shown = run(model, *SMALL, "--out", str(tmp_path / "a.png"), "--json", str(tmp_path / "a.json"))
     assert "Of 2 blocks" in shown and "smooth" in shown

@@ -18,6 +18,7 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 SCAN = ("scan", "bert", "--depth", "3", "--width", "32", "--heads", "2", "--tokens", "9", "--batch", "5")
 
 
+@pytest.mark.long
 def test_two_processes_give_one_report_with_the_numbers_of_one(tmp_path: Path) -> None:
     path = tmp_path / "two.json"
     environment = os.environ | {"OMP_NUM_THREADS": "1"}

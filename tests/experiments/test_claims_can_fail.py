@@ -115,7 +115,7 @@ BROKEN: list[tuple[str, dict[str, Any], dict[str, Any], list[str]]] = [
 ]  # fmt: skip
 
 
-@over("name, settings, broken, says", BROKEN)
+@over("name, settings, broken, says", BROKEN, every=4)
 def test_a_broken_part_makes_its_claims_fail(
     name: str, settings: dict[str, Any], broken: dict[str, Any], says: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,6 +114,21 @@ def test_what_was_trained_is_not_trained_again(monkeypatch: pytest.MonkeyPatch) 
     assert float(accuracy) == pytest.approx(again.run.final["test"]["accuracy"])
 
 
+def test_tiny_tasks_have_accuracies_of_every_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    least = {
+        "sorting": {"d": 8, "h": 2, "epochs": 1, "train": 60, "test": 20},
+        "convex_hull": {"d": 12, "epochs": 1, "train": 50, "test": 20},
+        "memorization": {"d": 8, "epochs": 1, "sequences": 4, "length": 8},
+    }
+    monkeypatch.setattr(path_effectiveness, "SMALL", {name: SMALL[name] | sizes for name, sizes in least.items()})
+    result = ds.reproduce("dong2021/path_effectiveness", smoke=True, counts=(2,), tokens=64)
+    lengths = result.numbers["alone"].shape[1]
+    assert result.numbers["drawn"].shape == (3, 1, lengths, 2) and lengths > 2
+    assert all(((value >= 0) & (value <= 1)).all() for name, value in result.numbers.items() if name != "size")
+    assert any(axes.has_data() for axes in result.draw().axes)
+
+
+@pytest.mark.long
 def test_processes_give_the_same_and_a_folder_keeps_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dong_tasks, "_DONE", {})
     here = trained({"sorting": TINY}, [0], side_by_side=False)["sorting"][0]

@@ -1,6 +1,7 @@
 """Every experiment at its small size, run once: claims can fail, those that are counted hold, numbers stay the same.
 
-golden.py says how far a number may move, and how numbers are renewed.
+golden.py says how far a number may move, and how numbers are renewed. Where the small size takes more than a second or
+two, that run is long, and a fast one at a size that proves nothing (TINIER) shows that run, claims and figure work.
 """
 
 import dataclasses
@@ -11,6 +12,7 @@ from typing import Any
 
 import golden
 import pytest
+import torch
 
 import depthscope as ds
 from depthscope.experiments.run import module_of
@@ -29,9 +31,63 @@ LONGER: dict[str, dict[str, Any]] = {
     "dovonon2024/text": {"steps": 256},
     "yu2023/fig6": {"epochs": 20},
 }
+TINIER: dict[str, dict[str, Any]] = {
+    "beyond/advisor": {"designs": 1, "depths": (12,)},
+    "beyond/causal_escalation": {"depth": 4, "d": 32, "lengths": 17},
+    "beyond/depth_race": {"depths": (1, 2), "epochs": 1, "d": 8, "q": 8},
+    "beyond/ffn_not_neutral": {"trials": 2, "depth": 4, "n": 16, "d": 64},
+    "beyond/forecast_error": {"designs": 1, "hard": 1, "depths": (4,), "widths": (64,), "tokens": (16,)},
+    "beyond/forecast_models": {"models": ("bert",), "depth": 5, "d": 32, "first": 3},
+    "beyond/gradient_growth": {"designs": 1, "hard": 1, "depths": (12,), "tokens": (16,)},
+    "beyond/leak": {"steps": 3},
+    "beyond/learning_rate": {"depth": 2, "epochs": 1, "d": 8, "q": 8},
+    "beyond/phase_diagram": {"d": 16, "tokens": (8,), "trials": 2, "weights": (1.5,)},
+    "beyond/placement": {"depth": 2, "d": 8, "q": 8, "sites": ("block_out",)},
+    "beyond/verdicts": {"every": 90},
+    "dong2021/bounds": {"networks": 4, "narrow": 64, "wide": 128},
+    "dong2021/chained_attention": {"repeats": 3, "depth": 4, "d": 32, "n": 8},
+    "dong2021/circle": {"points": 50, "rollout": 10, "budgets": (5,), "trials": 2},
+    "dong2021/convex_hull": {"d": 12, "epochs": 1, "train": 50, "test": 20},
+    "dong2021/memorization": {"d": 8, "epochs": 1, "sequences": 4, "length": 8},
+    "dong2021/path_lengths": {"depth": 4, "d": 32, "n": 8},
+    "dong2021/residual_by_depth": {"families": ("bert",), "depth": 3, "d": 32, "n": 8},
+    "dong2021/sensitivity": {"trials": 2, "n": 12, "d": 32, "depth": 6},
+    "dong2021/sorting": {"d": 8, "epochs": 1, "train": 60, "test": 20},
+    "dovonon2024/changing_layers": {"cases": 3, "depth": 50},
+    "dovonon2024/deeper": {"epochs": 1, "d": 8, "q": 8, "depths": (2,)},
+    "dovonon2024/dominance_table": {"models": ("gpt2",), "depth": 2, "d": 32, "n": 8},
+    "dovonon2024/eigen_asymptotics": {"cases": 10, "depth": 200, "depths": (12,)},
+    "dovonon2024/qr_or_direct": {"d": 8, "h": 2, "q": 8, "epochs": 1, "width": 24, "images": 4, "rounds": 1},
+    "dovonon2024/text": {"steps": 1, "test": 128, "segment": 16},
+    "yu2023/fig1": {"depth": 6, "d": 32, "n": 8},
+    "yu2023/fig2": {"trials": 2, "n": 16, "d": 32, "q": 32, "depth": 4},
+    "yu2023/fig3": {"trials": 5, "n": 8, "depth": 4},
+    "yu2023/fig4": {"trials": 2, "n": 16, "d": 32, "q": 32, "depth": 6},
+    "yu2023/fig5": {"trials": 2, "n": 16, "d": 32, "q": 32, "depth": 6},
+    "yu2023/fig6": {"depth": 2, "epochs": 1, "q": 8},
+    "yu2023/fig8": {"widths": (10,), "trials": 2},
+    "yu2023/other_attentions": {"trials": 2, "n": 16, "d": 32, "q": 32, "depth": 3},
+    "yu2023/proposition_2_9": {"cases": 2, "draws": 100},
+    "yu2023/section_2_3": {"trials": 2, "n": 16, "d": 32, "q": 32, "similarities": (0.1, 0.5, 0.99)},
+}
+# Trainings on text take as long at any size: fast tests of their claims are in test_language_experiments.py. The sizes
+# of path_effectiveness are those of its tasks: test_dong_tasks.py has smaller ones. Two train as dovonon2024/deeper does
+# and have fast tests of their claims in test_smoothing.py.
+LONG = {*TINIER, "beyond/causal_de_escalation", "dong2021/path_effectiveness", "yu2023/fig7"}
+LONG |= {"dovonon2024/corrupted", "dovonon2024/less_data"}
 
 
-@pytest.mark.parametrize("name", NAMES)  # a case each: the longest take seconds, and processes share them out
+@pytest.mark.parametrize("name", TINIER)
+def test_a_still_smaller_run_has_numbers_claims_and_a_figure(name: str) -> None:
+    result = ds.reproduce(name, smoke=True, **TINIER[name])
+    assert result.numbers and all(isinstance(value, torch.Tensor) for value in result.numbers.values())
+    assert all(isinstance(claim, ds.experiments.Claim) for claim in result.claims)
+    assert any(axes.has_data() for axes in result.draw().axes)
+    assert json.loads(json.dumps(result.to_dict()))["name"] == name
+
+
+# a case each: the longest take seconds, and processes share them out
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long if n in LONG else ()) for n in NAMES])
 def test_an_experiment_gives_what_it_gave(name: str, tmp_path: Path) -> None:
     result = ds.reproduce(name, smoke=True)
     longer = dataclasses.replace(result.config, **LONGER.get(name, {}))

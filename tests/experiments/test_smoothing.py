@@ -61,6 +61,7 @@ def test_cifar_is_trained_on_where_it_is_given() -> None:
     assert [*smoothing_arms.data_of(deeper.Config())] == ["digits"]
 
 
+@pytest.mark.long
 def test_a_whole_experiment_on_both_data_sets(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     parts = (("train", 60), ("test", 20))

@@ -27,7 +27,7 @@ def no_advice() -> Iterator[None]:
     advised_by(in_a_verdict)
 
 
-@over("entry", [*gallery(5)[::2], *fixed_gallery(5)])
+@over("entry", [*gallery(5)[::2], *fixed_gallery(5)], every=5)
 def test_the_verdict_is_right(entry: Entry, no_advice: None) -> None:
     try:
         model, inputs = entry.build()
@@ -93,6 +93,7 @@ def test_every_disagreement_is_counted_and_named() -> None:
     assert stated[-1].says == f"{entries[lost].name} (seed 0): collapsed, called diverse"
 
 
+@pytest.mark.long
 def test_the_numbers_can_be_saved_and_read(tmp_path: Path) -> None:
     result = ds.reproduce("beyond/verdicts", smoke=True, every=60)
     read = ds.load(result.save(tmp_path / "verdicts.json"))
@@ -111,6 +112,7 @@ def test_a_model_without_a_label_is_not_counted() -> None:
     assert all(name in said for name in verdicts.names(cfg, 0))
 
 
+@pytest.mark.long
 def test_a_classifier_that_averages_its_tokens_is_healthy(no_advice: None) -> None:
     (model, inputs), score, chance = gallery_trained.pooled(4, seed=0, steps=200)
     assert score > chance + 0.2

@@ -55,7 +55,7 @@ def test_sound_designs_are_left_alone(choices: dict) -> None:
     assert len(advice.text.split(". ")) <= 2
 
 
-@over("causal", [False, True])
+@over("causal", [False], long=[True])
 def test_what_is_chosen_from_sizes_holds_when_it_is_built(causal: bool) -> None:
     choices = {"depth": 24, "d": 128, "h": 4, "weights": "xavier", "causal": causal}
     advice = advise(n=32, **choices)
@@ -68,6 +68,7 @@ def test_what_is_chosen_from_sizes_holds_when_it_is_built(causal: bool) -> None:
     assert record["options"][record["choice"]]["tau"] == advice.choice.settings["tau"]
 
 
+@pytest.mark.long
 def test_gradients_that_explode_are_calmed() -> None:
     """A tight limit on gradients, wide scores: de-escalation comes with smaller scores."""
     choices = {"n": 8, "depth": 24, "d": 64, "h": 4, "weights": "xavier", "alpha": 2.0}
@@ -77,6 +78,7 @@ def test_gradients_that_explode_are_calmed() -> None:
     assert any("scores" in option.settings for option in tight.options)
 
 
+@pytest.mark.long
 def test_a_scan_and_a_model_are_advised() -> None:
     torch.manual_seed(0)
     model, X = ds.models.classic(20, 128, 4, weights="xavier", output=True), torch.randn(4, 32, 128)

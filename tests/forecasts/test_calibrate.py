@@ -22,8 +22,8 @@ def scanned(blocks: int, of: int = 32, seed: int = 0, **choices) -> tuple[ds.Sca
     return ds.scan(model, X, blocks=first), ds.scan(model, X, attention=False)
 
 
-@over("wiring", ["post_norm", "pre_norm"])
-@over("weights, s, k", [("xavier", 1.0, 0.32), ("torch_default", 1 / 9, 1 / 18)])
+@over("wiring", ["pre_norm"], long=["post_norm"])
+@over("weights, s, k", [("torch_default", 1 / 9, 1 / 18)], long=[("xavier", 1.0, 0.32)])
 def test_gains_are_those_of_the_weight_law(wiring: str, weights: str, s: float, k: float) -> None:
     """s = d Var(W_V) d Var(W_O), k = d Var(W_1) q Var(W_2) / 2; the common part of one model varies by chance."""
     found = [calibrate(scanned(12, 12, seed, wiring=wiring, weights=weights)[0]).gains for seed in range(3)]
@@ -31,8 +31,8 @@ def test_gains_are_those_of_the_weight_law(wiring: str, weights: str, s: float, 
     assert sum(float(g.k) for g in found) / 3 == pytest.approx(k, rel=0.1)
 
 
-@over("causal", [False, True])
-@over("wiring", ["post_norm", "pre_norm", "sandwich", "deep_norm"])
+@over("causal", [True], long=[False])
+@over("wiring", ["pre_norm"], long=["post_norm", "sandwich", "deep_norm"])
 def test_blocks_that_were_held_back(wiring: str, causal: bool) -> None:
     errors, inside = [], []
     for seed in range(2):
@@ -48,13 +48,12 @@ def test_blocks_that_were_held_back(wiring: str, causal: bool) -> None:
     assert sum(inside) / 2 > 0.6
 
 
-def test_other_peoples_models() -> None:
-    for preset in ("bert", "llama"):
-        model, given = resolve(preset, Sizes(24, 256, 4, 32, 4, 0))
-        family = "encoder.layer" if preset == "bert" else "layers"
-        first = ds.scan(model, given, blocks=[f"{family}.{i}" for i in range(8)])
-        whole = ds.scan(model, given, attention=False)["t_sim"]
-        assert abs(float(ds.forecast(first, depth=24).t_sim[-1] - whole[-1])) < 0.08
+@over("preset, family", [("llama", "layers")], long=[("bert", "encoder.layer")])
+def test_other_peoples_models(preset: str, family: str) -> None:
+    model, given = resolve(preset, Sizes(24, 256, 4, 32, 4, 0))
+    first = ds.scan(model, given, blocks=[f"{family}.{i}" for i in range(8)])
+    whole = ds.scan(model, given, attention=False)["t_sim"]
+    assert abs(float(ds.forecast(first, depth=24).t_sim[-1] - whole[-1])) < 0.08
 
 
 def test_tau_is_foreseen_by_a_scan_without_it() -> None:
@@ -70,6 +69,7 @@ def test_tau_is_foreseen_by_a_scan_without_it() -> None:
     assert float(again.t_sim[-1]) == pytest.approx(float(measured["t_sim"][-4:].mean()), abs=0.1)
 
 
+@pytest.mark.long
 def test_a_collapsed_scan_is_calibrated_on_what_is_no_rounding() -> None:
     first, _ = scanned(48, 48, weights="xavier")
     gains = calibrate(first).gains

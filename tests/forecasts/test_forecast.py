@@ -19,6 +19,7 @@ from loops import over
 
 shelves()
 N, D = 24, 128
+FEW = ["post_norm", "pre_norm", "resi_dual"]  # one stream or two, norms on the stream or beside it
 
 
 def error_of(model: nn.Module, inputs) -> float:
@@ -27,8 +28,8 @@ def error_of(model: nn.Module, inputs) -> float:
     return float((found.t_sim - measured["t_sim"]).abs().max())
 
 
-@over("wiring", sorted(set(TABLES["wiring"]) - {"hyper_connections"}))
-@over("weights, activation", [("xavier", "relu"), ("torch_default", "gelu"), ("xavier", "swiglu")])
+@over("wiring", FEW, long=sorted(set(TABLES["wiring"]) - {"hyper_connections", *FEW}))
+@over("weights, activation", [("xavier", "relu")], long=[("torch_default", "gelu"), ("xavier", "swiglu")])
 def test_sizes_alone_forecast_every_wiring(wiring: str, weights: str, activation: str) -> None:
     bias = weights == "torch_default"
     choices = {
@@ -51,7 +52,7 @@ def test_sizes_alone_forecast_every_wiring(wiring: str, weights: str, activation
 
 
 @over("causal", [False, True])
-@over("wiring", ["post_norm", "pre_norm", "b2t", "resi_dual", "sub_ln"])
+@over("wiring", ["post_norm"], long=["pre_norm", "b2t", "resi_dual", "sub_ln"])
 def test_weights_forecast_the_very_model(wiring: str, causal: bool) -> None:
     torch.manual_seed(1)
     model = ds.models.classic(12, D, 4, wiring=wiring, weights="xavier", output=True, causal=causal)
@@ -60,14 +61,15 @@ def test_weights_forecast_the_very_model(wiring: str, causal: bool) -> None:
 
 @over(
     "preset",
-    ["albert", "bert", "roberta", "distilbert", "gpt2", "llama", "qwen3", "t5", "vit", "deit", "torch_encoder"],
+    ["gpt2", "t5", "torch_encoder"],
+    long=["albert", "bert", "roberta", "distilbert", "llama", "qwen3", "vit", "deit"],
 )
 def test_other_peoples_models_at_random_initialisation(preset: str) -> None:
     model, given = resolve(preset, Sizes(12, 128, 4, 32, 4, 0))
     assert error_of(model, given) < 0.08
 
 
-@over("activation", ["relu", "gelu"])
+@over("activation", ["relu"], long=["gelu"])
 def test_copies_of_one_layer_meet_their_own_matrices_again(activation: str) -> None:
     """nn.TransformerEncoder starts with equal layers: as strangers to the tokens they would be off by 0.2."""
     torch.manual_seed(0)
@@ -95,19 +97,19 @@ def test_tau_of_a_model_is_fix_s() -> None:
         assert torch.equal(ds.forecast(model, X).t_sim, found.t_sim)
 
 
-@over("at", ["block_in", "attn_in", "sa_out", "sa_sum", "ffn_in", "ffn_sum", "block_out"])
-@over("wiring", ["post_norm", "pre_norm"])
+@over("at", ["attn_in", "ffn_sum"], long=["block_in", "sa_out", "sa_sum", "ffn_in", "block_out"])
+@over("wiring", ["post_norm"], long=["pre_norm"])
 def test_remedies_count_at_every_site(wiring: str, at: str) -> None:
     torch.manual_seed(2)
     model, X = ds.models.classic(10, D, 4, wiring=wiring, weights="xavier", output=True), torch.randn(4, N, D)
     plain = ds.forecast(model, X)
     with ds.fix_(model, ds.remedies.DeEscalate(0.5), at=at):
-        assert error_of(model, X) < 0.06
-        assert float((ds.forecast(model, X).t_sim - plain.t_sim).abs().max()) > 0.05
+        found, measured = ds.forecast(model, X).t_sim, ds.scan(model, X, attention=False)["t_sim"]
+        assert float((found - measured).abs().max()) < 0.06 and float((found - plain.t_sim).abs().max()) > 0.05
     assert torch.equal(ds.forecast(model, X).t_sim, plain.t_sim)
 
 
-@over("form", ["sink", "prefix", "past"])
+@over("form", ["prefix"], long=["sink", "past"])
 def test_causal_forms_count(form: str) -> None:
     torch.manual_seed(3)
     model = ds.models.classic(10, D, 4, weights="xavier", output=True, causal=True)
@@ -130,8 +132,8 @@ def test_tau_of_sizes_is_what_fix_does_at_block_out(causal: bool, tau: float) ->
         assert float((found.t_sim - measured).abs().mean()) < 0.5 * float((full.t_sim - measured).abs().mean())
 
 
-@over("causal", [False, True])
-@over("site", ["block_in", "attn_in", "sa_out", "sa_sum", "ffn_in", "ffn_sum"])
+@over("causal", [True], long=[False])
+@over("site", ["attn_in", "ffn_sum"], long=["block_in", "sa_out", "sa_sum", "ffn_in"])
 def test_sizes_know_every_site(site: str, causal: bool) -> None:
     torch.manual_seed(0)
     choices = {"d": D, "h": 4, "weights": "xavier", "output": True, "causal": causal, "wiring": "pre_norm"}
@@ -169,6 +171,7 @@ def test_the_mean_of_sizes_is_the_remedys(causal: bool, form: str) -> None:
     torch.testing.assert_close(less_mean(9, 0.3, causal), ds.remedies.DeEscalate(0.3, form=form)(I))
 
 
+@pytest.mark.long
 def test_a_thousand_blocks_and_a_width_that_nobody_could_build() -> None:
     found = ds.forecast(depth=1000, n=8, d=65536, h=128, weights="torch_default", wiring="pre_norm")
     assert found.depth == 1000 and found.t_sim.isfinite().all()

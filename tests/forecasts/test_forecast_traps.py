@@ -245,6 +245,7 @@ def test_records_that_are_none(tmp_path) -> None:
         ds.Forecast.load(tmp_path / "none.json")
 
 
+@pytest.mark.long
 def test_tau_and_smaller_scores_are_weighed_together() -> None:
     """Alone, tau makes gradients explode here; with scores a third as large it need not be larger."""
     advice = ds.advise(depth=96, n=64, d=256, h=4, weights="xavier", output=True, floor=0.5)

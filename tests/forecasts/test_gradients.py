@@ -39,7 +39,7 @@ def test_gains_are_those_of_a_model(weights: str, activation: str, output: bool)
 
 
 @over("wiring", COVERED)
-@over("activation, tau", [("relu", 0.6), ("swiglu", 0.6), ("gelu", 1.0)])
+@over("activation, tau", [("swiglu", 0.6)], long=[("relu", 0.6), ("gelu", 1.0)])
 def test_the_forecast_of_a_wiring_is_what_autograd_finds(wiring: str, activation: str, tau: float) -> None:
     design = Design(12, 64, 4, wiring=wiring, activation=activation, weights="xavier", output=True)
     forecast = growth_of_design(design, 16, t_sim=1 / 16, tau=tau)

@@ -16,6 +16,7 @@ from depthscope.models.transformer import Transformer
 from depthscope.models.wirings.post_norm import PostNorm
 from depthscope.models.wirings.wiring import Wiring
 from depthscope.registry import TABLES
+from loops import at_pace
 
 WIRINGS = sorted(TABLES["wiring"])
 DESCRIBED = [name for name in WIRINGS if TABLES["wiring"][name].junctions(1, 1) is not None]
@@ -41,9 +42,10 @@ def measured(design: Design, models: int = 6) -> Tensor:
 
 @pytest.mark.parametrize("wiring", WIRINGS)
 @torch.no_grad()
-def test_by_sizes_is_by_laws_is_measured(wiring: str) -> None:
+def test_by_sizes_is_by_laws_is_measured(wiring: str, pace: str) -> None:
     """Maps and laws differ by their tables (0.003). Six models of width 96 differ by chance, 0.05."""
-    for output, activation in itertools.product((False, True), ("relu", "gelu", "swiglu")):
+    pairs = [*itertools.product((True, False), ("gelu", "relu", "swiglu"))]
+    for output, activation in at_pace(pace, pairs, 6):
         choices = {"output": output, "activation": activation, "weights": "xavier"}
         start = BY_START.get(wiring, wiring)
         by_sizes = ds.forecast(depth=DEPTH, n=N, d=D, h=4, wiring=start, **choices).t_sim

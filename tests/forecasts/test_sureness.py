@@ -25,6 +25,7 @@ def lies_inside(measured: torch.Tensor, found: ds.Forecast) -> bool:
     return bool(((low <= measured + 1e-9) & (measured <= high + 1e-9)).all())
 
 
+@pytest.mark.long
 def test_nine_of_ten_hard_designs_lie_in_their_band() -> None:
     """16 designs of a generator seed that nothing was fitted on: 14 or more, and the band is no wider than it must."""
     torch.manual_seed(5)
@@ -35,7 +36,7 @@ def test_nine_of_ten_hard_designs_lie_in_their_band() -> None:
     assert half.median() < 5 * error.median()
 
 
-@over("preset", ["bert", "gpt2", "llama", "vit", "albert"])
+@over("preset", ["gpt2", "vit"], long=["bert", "llama", "albert"])
 def test_other_peoples_models_lie_in_their_band(preset: str) -> None:
     model, given = resolve(preset, Sizes(6, 64, 4, 16, 4, 0))
     assert lies_inside(*compared_with_scan(model, given))
@@ -97,6 +98,7 @@ def albert(seed: int, d: int) -> tuple[nn.Module, torch.Tensor]:
     return T.AlbertModel(config).eval(), torch.randint(0, 100, (2, 24))
 
 
+@pytest.mark.long
 def test_blocks_that_share_their_weights_lie_in_their_band() -> None:
     """Each of them makes the error of the one before it again: the band was the slack alone, without a word."""
     made = [encoder(seed, d, first) for seed in (11, 12) for d in (32, 96) for first in (True, False)]
@@ -129,8 +131,8 @@ def trained(norm_first: bool, affine: bool, steps: int) -> tuple[nn.Module, torc
     return model, X
 
 
-@over("norm_first", [True, False])
-@over("affine", [True, False])
+@over("norm_first", [True], long=[False])
+@over("affine", [True], long=[False])
 def test_trained_weights_are_told(norm_first: bool, affine: bool) -> None:
     """They were off by .3, in a band of .04 without a word."""
     fresh = ds.forecast(*trained(norm_first, affine, 0))

@@ -23,7 +23,7 @@ FATES = {
 }
 
 
-@over("entry", [*gallery(0), *gallery(7)[::4]])
+@over("entry", [*gallery(0), *gallery(7)[::4]], every=8)
 def test_a_label_is_what_numpy_finds(entry: Entry) -> None:
     try:
         built = entry.build()

@@ -14,7 +14,7 @@ from depthscope.errors import DepthscopeError, UnknownNameError, UsageError
 from depthscope.models import Block, Design, Transformer, classic
 from depthscope.models.design import TABLE_OF, shelves, streams_of
 from depthscope.registry import TABLES
-from loops import over
+from loops import crossed, over
 
 shelves()
 WIRINGS, ATTENTIONS, ACTIVATIONS = (sorted(TABLES[t]) for t in ("wiring", "attention", "activation"))
@@ -162,9 +162,7 @@ def test_a_design_cannot_be_changed_behind_the_models_back():
 # symmetries
 
 
-@each_wiring
-@each_attention
-@each_activation
+@crossed("wiring, attention, activation", WIRINGS, ATTENTIONS, ACTIVATIONS)
 def test_permuting_tokens_permutes_outputs(wiring, attention, activation):
     model = classic(2, 8, 2, wiring=wiring, attention=attention, activation=activation, bias=True).double()
     X, order = torch.randn(2, 6, 8, dtype=torch.float64), torch.randperm(6)
@@ -172,10 +170,8 @@ def test_permuting_tokens_permutes_outputs(wiring, attention, activation):
 
 
 @pytest.mark.filterwarnings("ignore:sinkhorn attention")
-@each_wiring
-@each_attention
-@each_activation
 @over("causal, n", [(False, 2), (True, 6)])
+@crossed("wiring, attention, activation", WIRINGS, ATTENTIONS, ACTIVATIONS)
 def test_equal_tokens_stay_equal(wiring, attention, activation, causal, n):
     """t_sim = 1 is invariant: P 1 = 1, and every other step works token by token."""
     choices = {"wiring": wiring, "attention": attention, "activation": activation, "causal": causal}
@@ -187,8 +183,7 @@ def test_equal_tokens_stay_equal(wiring, attention, activation, causal, n):
 # the scan
 
 
-@each_wiring
-@each_attention
+@crossed("wiring, attention", WIRINGS, ATTENTIONS)
 def test_a_scan_names_the_steps_and_measures_the_states(wiring, attention):
     model, X = classic(3, 8, 2, wiring=wiring, attention=attention), torch.randn(4, 6, 8)
     scan = ds.scan(model, X)

@@ -10,7 +10,7 @@ from depthscope.errors import ShapeError, UnknownNameError, UsageError, Vanished
 from depthscope.models import ViT, vit
 from depthscope.models.design import shelves, streams_of
 from depthscope.registry import TABLES
-from loops import over
+from loops import crossed, over
 
 shelves()
 each_pooling = over("pooling", ["cls", "mean", "attention"])
@@ -164,9 +164,7 @@ def test_complete_de_escalation_before_another_pooling_is_fine(pooling):
 
 
 @torch.no_grad()
-@over("wiring", ["post_norm", "pre_norm"])
-@over("dtype", [torch.float32, torch.bfloat16])
-@over("side", [8, 16, 32])
+@crossed("side, dtype, wiring", [8, 16, 32], [torch.float32, torch.bfloat16], ["post_norm", "pre_norm"])
 def test_a_mean_that_is_left_is_pooled(side, dtype, wiring):
     model, x = vit(**DEEP | {"side": side, "wiring": wiring}).to(dtype), images(2, side=side).to(dtype)
     assert model(x).isfinite().all()
@@ -280,8 +278,7 @@ def test_images_of_another_shape_are_refused(shape):
 # the scan
 
 
-@each_pooling
-@over("wiring", sorted(TABLES["wiring"]))
+@crossed("wiring, pooling", sorted(TABLES["wiring"]), ["cls", "mean", "attention"])
 def test_a_scan_reads_a_vit(pooling, wiring):
     model, x = vit(**SMALL, pooling=pooling, wiring=wiring), images(4)
     scan = ds.scan(model, x)

@@ -153,7 +153,8 @@ def test_a_scan_places_the_norms_or_says_that_it_cannot(wiring):
     assert str(scan)
 
 
-@over("weights", ["unit_gain", "xavier"])
+@pytest.mark.long
+@over("weights", ["unit_gain"], long=["xavier"])
 def test_at_depth_24_remedies_keep_tokens_apart_where_post_norm_does_not(weights):
     X, t_sim = torch.randn(4, 32, 64), {}
     for wiring in ("post_norm", "depth_scaled", "rezero", "deep_norm", "skip_init", "layer_scale"):

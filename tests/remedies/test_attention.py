@@ -9,7 +9,7 @@ import depthscope as ds
 from depthscope.errors import UsageError
 from depthscope.registry import TABLES
 from depthscope.remedies.attention_remedy import AttentionRemedy
-from loops import over
+from loops import crossed, over
 
 R = ds.remedies
 X = torch.randn(2, 6, 16, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -181,8 +181,7 @@ def run(model: nn.Module, inputs: Tensor) -> Tensor:
     return out if isinstance(out, Tensor) else out.last_hidden_state
 
 
-@each
-@over("family", ["torch", "bert", "gpt2", "llama"])
+@crossed("name, family", NAMES, ["torch", "bert", "gpt2", "llama"])
 def test_on_other_peoples_models(name: str, family: str) -> None:
     model, inputs = models()[family]
     before = run(model, inputs)
@@ -195,8 +194,7 @@ def test_on_other_peoples_models(name: str, family: str) -> None:
         assert torch.equal(run(model, inputs), before)
 
 
-@each
-@over("family", ["gpt2", "llama"])
+@crossed("name, family", NAMES, ["gpt2", "llama"])
 def test_no_token_of_a_causal_model_sees_its_future(name: str, family: str) -> None:
     model, ids = models()[family]
     other = ids.clone()

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 import depthscope as ds
 from depthscope.errors import DepthscopeError, HookError, UsageError
-from loops import over
+from loops import crossed, over
 
 pytestmark = pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")  # where nothing is learned
 R = ds.remedies
@@ -79,15 +79,14 @@ REMEDIES = [
 ]
 
 
-@over("way", [each(False), each(True), in_pairs])
+@over("way", [each(False)], long=[each(True), in_pairs])
 @over("remedy, at", REMEDIES)
 def test_gradients_are_those_of_none(way: Callable, remedy: nn.Module, at: str | None) -> None:
     x = X.clone().requires_grad_()  # what a reentrant checkpoint needs
     same(gradients(Stack(way), remedy, at, (x,)), gradients(Stack(kept), remedy, at, (x,)))
 
 
-@over("way", [each(False), each(True)])
-@over("at", ["block_in", "sa_out", "ffn_in", "block_out"])
+@crossed("at, way", ["block_in", "sa_out", "ffn_in", "block_out"], [each(False), each(True)])
 def test_every_pass_keeps_its_own_padding(way: Callable, at: str) -> None:
     """Two passes before one backward pass: other lengths, other padding, and one without."""
     x, y = X.clone().requires_grad_(), X[:, :5].clone().requires_grad_()
@@ -97,9 +96,7 @@ def test_every_pass_keeps_its_own_padding(way: Callable, at: str) -> None:
     same(gradients(Stack(way), R.DeEscalate(0.7), at, *calls), gradients(Stack(kept), R.DeEscalate(0.7), at, *calls))
 
 
-@over("reentrant", [False, True])
-@over("family", ["bert", "gpt2", "llama"])
-@over("at", ["sa_out", "ffn_in", "block_out"])
+@crossed("family, at, reentrant", ["bert", "gpt2", "llama"], ["sa_out", "ffn_in", "block_out"], [False, True])
 def test_transformers_own_checkpointing(family: str, at: str, reentrant: bool) -> None:
     found = []
     for checkpointing in (False, True):
@@ -123,6 +120,7 @@ def test_transformers_own_checkpointing(family: str, at: str, reentrant: bool) -
     same(*found)
 
 
+@pytest.mark.long
 def test_a_form_is_that_of_its_pass() -> None:
     """A model that is causal when asked, in one pass and not in the next, before one backward pass."""
 

@@ -27,7 +27,7 @@ def gradients(model: nn.Module, call: nn.Module, x: Tensor) -> tuple[Tensor, lis
     return y.detach(), [p.grad.clone() for p in model.parameters()]
 
 
-@over("choices", [{}, {"causal": True}])
+@over("choices", [{}], long=[{"causal": True}])
 def test_a_remedy_is_one_graph_with_its_model(choices: dict[str, bool]) -> None:
     torch.manual_seed(0)
     model = ds.models.classic(2, 32, 4, **choices)

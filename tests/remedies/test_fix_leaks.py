@@ -96,7 +96,7 @@ def test_one_token_cannot_tell() -> None:
 
 
 @over("name", [n for n in dir(R) if getattr(R, n).at == "attn"])
-@over("build", [gpt2, llama])
+@over("build", [gpt2], long=[llama])
 @torch.no_grad()
 def test_left_padding_does_not_matter_to_remedies_of_attention(build, name: str) -> None:
     model, mask = build(), torch.ones_like(IDS)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 import depthscope as ds
 from depthscope.errors import UsageError
 from depthscope.remedies.fix import TOKEN_SITES
-from loops import over
+from loops import crossed, over
 
 R = ds.remedies
 IDS = torch.randint(1, 99, (2, 12), generator=torch.Generator().manual_seed(4))
@@ -34,7 +34,7 @@ def llama() -> nn.Module:
     return T.LlamaForCausalLM(T.LlamaConfig(**SIZES, num_key_value_heads=2, initializer_range=0.1)).eval()
 
 
-both = over("build", [gpt2, llama])
+BUILDS = [gpt2, llama]
 
 
 def by_parts(model: nn.Module, ids: Tensor, ends: list[int], mask: Tensor | None = None) -> Tensor:
@@ -48,8 +48,7 @@ def by_parts(model: nn.Module, ids: Tensor, ends: list[int], mask: Tensor | None
     return torch.cat(logits, 1)
 
 
-@both
-@over("remedy", TOGETHER)
+@crossed("remedy, build", TOGETHER, BUILDS)
 @torch.no_grad()
 def test_parts_give_the_logits_of_the_whole(build, remedy: nn.Module) -> None:
     model = build()
@@ -61,8 +60,7 @@ def test_parts_give_the_logits_of_the_whole(build, remedy: nn.Module) -> None:
     assert float((whole - plain).abs().max()) > 1e-2
 
 
-@both
-@over("at", TOKEN_SITES)
+@crossed("at, build", TOKEN_SITES, BUILDS)
 @torch.no_grad()
 def test_at_every_site(build, at: str) -> None:
     model = build()
@@ -71,7 +69,7 @@ def test_at_every_site(build, at: str) -> None:
         torch.testing.assert_close(by_parts(model, IDS, [8, 9, 10]), whole, rtol=1e-4, atol=1e-5)
 
 
-@both
+@over("build", BUILDS)
 @torch.no_grad()
 def test_left_padding(build) -> None:
     model = build()
@@ -90,8 +88,8 @@ def test_left_padding(build) -> None:
     torch.testing.assert_close(whole[:1, 3:], alone, rtol=1e-4, atol=1e-5)
 
 
-@both
-@over("form", ["sink", "prefix", "past"])
+@over("form", ["sink"], long=["prefix", "past"])
+@over("build", [gpt2], long=[llama])
 @torch.no_grad()
 def test_generate_with_a_cache_says_the_same_as_without(build, form: str) -> None:
     model = build()

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 import depthscope as ds
 from depthscope.errors import CausalLeakError, DepthscopeError, UsageError
 from depthscope.interventions.means import Stretch
-from loops import over
+from loops import crossed, over
 
 R = ds.remedies
 PLACE = torch.arange(N)
@@ -31,17 +31,19 @@ def encoder(**options) -> nn.TransformerEncoder:
     return nn.TransformerEncoder(layer, 2).eval()
 
 
-@over("value", [-30.0, -100.0, -1000.0, -9999.0])
-@over("spelling", ["added", "filled", "sdpa", "alibi"])
-@over("name", ["DeEscalate", "CentredAttention", "AttnScale"])
+@crossed(
+    "value, spelling, name",
+    [-30.0, -100.0, -1000.0, -9999.0],
+    ["added", "filled", "sdpa", "alibi"],
+    ["DeEscalate", "CentredAttention", "AttnScale"],
+)
 def test_48_finite_masks_do_not_leak(value: float, spelling: str, name: str) -> None:
     model = Model(SPELLINGS[spelling], value=value).eval()
     with ds.fix_(model, built(name)) as fix:
         assert max(past_moves(model, X, j) for j in (1, N - 1)) < 1e-5 and not fix.leaks
 
 
-@over("name", dir(R))
-@over("spelling", [SPELLINGS["sdpa"], AFTER["tril"], AFTER["product, again one"]])
+@crossed("name, spelling", dir(R), [SPELLINGS["sdpa"], AFTER["tril"], AFTER["product, again one"]])
 def test_every_remedy_is_right_or_refused(name: str, spelling) -> None:
     """The plain model moves a little where its normaliser sees all; a remedy may not add to it."""
     model = Model(spelling, value=-100.0).eval()
@@ -215,9 +217,12 @@ class Inner(nn.Module):
         return self.call(x)
 
 
-@over("name", ["AttnScale", "CentredAttention", "GFSA", "GainControl", "SigmaReparam", "DeEscalate"])
-@over("reentrant", [False, True])
-@over("way", ["function", "module", "none"])
+@crossed(
+    "name, way, reentrant",
+    ["AttnScale", "CentredAttention", "GFSA", "GainControl", "SigmaReparam", "DeEscalate"],
+    ["function", "module", "none"],
+    [False, True],
+)
 def test_checkpoints_inside_blocks_are_right_or_refused(name: str, reentrant: bool, way: str) -> None:
     def gradient(way: str) -> Tensor:
         torch.manual_seed(0)

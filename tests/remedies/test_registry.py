@@ -3,6 +3,7 @@
 import inspect
 import json
 import re
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ import depthscope as ds
 from depthscope.models.design import shelves
 from depthscope.registry import TABLES
 from depthscope.remedies.remedy import Remedy
-from loops import over
+from loops import crossed, over
 
 shelves()
 REMEDIES, WIRINGS = TABLES["remedy"], TABLES["wiring"]
@@ -44,10 +45,17 @@ def bert() -> nn.Module:
     return T.BertModel(T.BertConfig(**SIZES, initializer_range=0.1)).eval()
 
 
-def causal_models() -> list[nn.Module]:
-    gpt2 = T.GPT2Model(T.GPT2Config(n_embd=D, n_layer=2, n_head=4, vocab_size=99, initializer_range=0.1))
-    llama = T.LlamaModel(T.LlamaConfig(**SIZES, num_key_value_heads=2, initializer_range=0.1))
-    return [gpt2.eval(), llama.eval()]
+def pre_norm_encoder() -> nn.Module:
+    return encoder(norm_first=True)
+
+
+def gpt2() -> nn.Module:
+    config = T.GPT2Config(n_embd=D, n_layer=2, n_head=4, vocab_size=99, initializer_range=0.1)
+    return T.GPT2Model(config).eval()
+
+
+def llama() -> nn.Module:
+    return T.LlamaModel(T.LlamaConfig(**SIZES, num_key_value_heads=2, initializer_range=0.1)).eval()
 
 
 @each_remedy
@@ -60,8 +68,7 @@ def test_the_facts_are_declared(name: str) -> None:
     assert isinstance(build(name).causal_safe, bool)
 
 
-@each_remedy
-@over("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@crossed("name, dtype", sorted(REMEDIES), [torch.float32, torch.float64, torch.bfloat16])
 @torch.no_grad()
 def test_shape_and_dtype_are_kept(name: str, dtype: torch.dtype) -> None:
     model = encoder().to(dtype)
@@ -70,7 +77,7 @@ def test_shape_and_dtype_are_kept(name: str, dtype: torch.dtype) -> None:
     assert Y.shape == X.shape and Y.dtype == dtype and Y.isfinite().all() and fix.fired >= 2
 
 
-@each_remedy
+@over("name", sorted(REMEDIES), every=4)
 def test_gradients_are_right(name: str) -> None:
     model = ds.models.classic(2, 8, 2, activation="gelu").double()
     small = torch.randn(1, 4, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(3)).requires_grad_()
@@ -88,26 +95,21 @@ def test_gradients_are_right(name: str) -> None:
     torch.testing.assert_close((values[0] - values[1]) / 2e-5, slope, rtol=1e-5, atol=1e-8)
 
 
-@each_remedy
+@crossed("name, made", sorted(REMEDIES), [encoder, pre_norm_encoder, bert, gpt2, llama])
 @torch.no_grad()
-def test_switched_off_and_undone_the_model_is_bit_equal(name: str) -> None:
-    for model, inputs in (
-        (encoder(), X),
-        (encoder(norm_first=True), X),
-        (bert(), IDS),
-        *((model, IDS) for model in causal_models()),
-    ):
-        before, state = out(model, inputs), list(model.state_dict())
-        with ds.fix_(model, build(name, **REMEDIES[name].off)):
-            assert torch.equal(out(model, inputs), before)
-        if isinstance(model, REFUSED.get(name, ())):
-            continue
-        fix = ds.fix_(model, build(name))
-        assert list(model.state_dict()) == state, "a fixed strength adds no key"
-        assert not torch.allclose(out(model, inputs), before, atol=1e-3)
-        fix.undo()
-        assert torch.equal(out(model, inputs), before) and list(model.state_dict()) == state
-        assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+def test_switched_off_and_undone_the_model_is_bit_equal(name: str, made: Callable[[], nn.Module]) -> None:
+    model, inputs = made(), X if made in (encoder, pre_norm_encoder) else IDS
+    before, state = out(model, inputs), list(model.state_dict())
+    with ds.fix_(model, build(name, **REMEDIES[name].off)):
+        assert torch.equal(out(model, inputs), before)
+    if isinstance(model, REFUSED.get(name, ())):
+        return
+    fix = ds.fix_(model, build(name))
+    assert list(model.state_dict()) == state, "a fixed strength adds no key"
+    assert not torch.allclose(out(model, inputs), before, atol=1e-3)
+    fix.undo()
+    assert torch.equal(out(model, inputs), before) and list(model.state_dict()) == state
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
 @each_remedy
@@ -125,22 +127,23 @@ def test_padding_does_not_matter(name: str) -> None:
     torch.testing.assert_close(found[0], short, rtol=1e-4, atol=1e-4)
 
 
+@over("made", [gpt2], long=[llama])
 @each_remedy
 @torch.no_grad()
-def test_changing_a_token_moves_no_output_before_it(name: str) -> None:
-    for model in causal_models():
-        with ds.fix_(model, build(name)) as fix:
-            no_form = REMEDIES[name].causal is None and not fix.remedy.causal_safe
-            if no_form or isinstance(model, REFUSED.get(name, ())):
-                with pytest.raises(ds.errors.CausalLeakError if no_form else ds.errors.HookError):
-                    model(IDS)
-                continue
-            before = out(model, IDS)
-            for j in range(1, 7):
-                other = IDS.clone()
-                other[:, j] = (other[:, j] + 1) % 99
-                after = out(model, other)
-                assert torch.equal(after[:, :j], before[:, :j]) and not torch.equal(after[:, j:], before[:, j:])
+def test_changing_a_token_moves_no_output_before_it(name: str, made: Callable[[], nn.Module]) -> None:
+    model = made()
+    with ds.fix_(model, build(name)) as fix:
+        no_form = REMEDIES[name].causal is None and not fix.remedy.causal_safe
+        if no_form or isinstance(model, REFUSED.get(name, ())):
+            with pytest.raises(ds.errors.CausalLeakError if no_form else ds.errors.HookError):
+                model(IDS)
+            return
+        before = out(model, IDS)
+        for j in range(1, 7):
+            other = IDS.clone()
+            other[:, j] = (other[:, j] + 1) % 99
+            after = out(model, other)
+            assert torch.equal(after[:, :j], before[:, :j]) and not torch.equal(after[:, j:], before[:, j:])
 
 
 @each_remedy

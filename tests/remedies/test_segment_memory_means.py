@@ -1,5 +1,7 @@
 """Running means over segment memory: a mean counts exactly the tokens that attention sees."""
 
+import itertools
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -8,7 +10,7 @@ from torch import Tensor, nn
 import depthscope as ds
 from depthscope.errors import UsageError
 from depthscope.models import SegmentMemory
-from loops import over
+from loops import crossed, over
 
 R = ds.remedies
 SIZES = {"vocabulary": 50, "depth": 3, "d": 16, "h": 4, "q": 32}
@@ -21,6 +23,7 @@ SAFE = [
     R.PairNorm(mean="prefix"),
     R.FeatScale(16, s=-0.4, t=0.3, mean="prefix"),
 ]
+WIRINGS = ["post_norm", "pre_norm", "sub_ln", "resi_dual"]
 
 
 def model(memory: int = 40, **choices) -> nn.Module:
@@ -41,9 +44,7 @@ def by_segments(built: nn.Module, words: Tensor, ends: list[int]) -> Tensor:
     return torch.cat(parts, 1)
 
 
-@over("wiring", ["post_norm", "pre_norm", "sub_ln", "resi_dual"])
-@over("at", ["block_out", "ffn_in", "attn_in", "sa_out"])
-@over("remedy", SAFE)
+@crossed("remedy, wiring, at", SAFE, WIRINGS, ["block_out", "ffn_in", "attn_in", "sa_out"])
 @torch.no_grad()
 def test_segments_are_one_long_segment(wiring: str, at: str, remedy: nn.Module) -> None:
     built = model(wiring=wiring)
@@ -54,9 +55,7 @@ def test_segments_are_one_long_segment(wiring: str, at: str, remedy: nn.Module) 
     assert float((whole - plain).abs().max()) > 1e-3
 
 
-@over("at", ["block_out", "ffn_in"])
-@over("memory", [4, 40])
-@over("remedy", SAFE)
+@crossed("remedy, memory, at", SAFE, [4, 40], ["block_out", "ffn_in"])
 @torch.no_grad()
 def test_no_word_moves_an_earlier_one(at: str, memory: int, remedy: nn.Module) -> None:
     built, other = model(memory), WORDS.clone()
@@ -124,9 +123,15 @@ def test_a_model_that_is_built_and_fixed_anew_goes_on_from_a_checkpoint() -> Non
     assert torch.equal(found, expected)
 
 
-@over("memory", [0, 7])
-@over("at", ["block_in", "attn_in", "sa_out", "sa_sum", "ffn_in", "ffn_sum", "block_out"])
-@over("learnable", [False, True])
+@over(
+    "at, learnable",
+    [("sa_out", True), ("block_out", False)],
+    long=[
+        *[("sa_out", False), ("block_out", True)],
+        *itertools.product(["block_in", "attn_in", "sa_sum", "ffn_in", "ffn_sum"], [False, True]),
+    ],
+)
+@over("memory", [7], long=[0])
 def test_checkpointing_gives_the_gradients_of_none(memory: int, at: str, learnable: bool) -> None:
     """Two segments, one backward pass for each; what is counted of the first segment must be there again."""
     gradients = []
@@ -171,8 +176,7 @@ class HandsOnRows(Passes):
         return self.inner(tokens, memory and memory.rows(slice(0, 2)))
 
 
-@over("wrapper", [Passes, Named, Remembers, HandsOnRows])
-@over("remedy", [SAFE[0], SAFE[4]])
+@crossed("wrapper, remedy", [Passes, Named, Remembers, HandsOnRows], [SAFE[0], SAFE[4]])
 @torch.no_grad()
 def test_a_wrapper_changes_nothing(wrapper: type[Passes], remedy: nn.Module) -> None:
     built = model(6)

@@ -64,6 +64,7 @@ def one_process(rank: int, folder: str) -> None:
     os._exit(0)  # gloo's threads now and then abort a process on its regular way out; what is tested is in the files
 
 
+@pytest.mark.long
 def test_two_processes_have_the_mean_of_the_whole_and_its_gradient(tmp_path: Path) -> None:
     mp.spawn(one_process, (str(tmp_path),), nprocs=WORLD)
     parts = [torch.load(tmp_path / f"{rank}.pt") for rank in range(WORLD)]

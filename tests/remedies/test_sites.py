@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import depthscope as ds
 from depthscope.errors import HookError, UnknownNameError
 from depthscope.remedies.fix import TOKEN_SITES as SITES
-from loops import over
+from loops import crossed, over
 
 IDS = torch.randint(1, 99, (3, 7), generator=torch.Generator().manual_seed(2))
 TOKENS = torch.randn(3, 7, 32, generator=torch.Generator().manual_seed(2))
@@ -48,8 +48,7 @@ def output(model: nn.Module, inputs: Tensor) -> Tensor:
     return out if isinstance(out, Tensor) else out.last_hidden_state
 
 
-@over("at", SITES)
-@over("family", FAMILIES)
+@crossed("family, at", list(FAMILIES), SITES)
 def test_a_remedy_acts_once_in_every_block_and_is_undone_bit_for_bit(family: str, at: str) -> None:
     model, inputs = FAMILIES[family]()
     before = output(model, inputs)
@@ -128,7 +127,7 @@ EVERYWHERE = FAMILIES | {
 }
 
 
-@over("family", EVERYWHERE)
+@over("family", EVERYWHERE, every=3)
 def test_complete_de_escalation_leaves_no_common_part_as_21_says(family: str) -> None:
     model, inputs = EVERYWHERE[family]()
     before = output(model, inputs)

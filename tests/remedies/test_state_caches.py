@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import depthscope as ds
 from depthscope.errors import UsageError
-from loops import over
+from loops import crossed
 
 T: Any = pytest.importorskip("transformers")
 SMALL = {"vocab_size": 60, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "hidden_size": 32}
@@ -51,8 +51,7 @@ def in_steps(model: Any, ids: Tensor, name: str, begun: int = 4) -> Tensor:
     return torch.cat(logits, 1)
 
 
-@over("family", list(FAMILIES))
-@over("at", ["block_in", "block_out"])
+@crossed("family, at", list(FAMILIES), ["block_in", "block_out"])
 @torch.no_grad()
 def test_steps_equal_the_whole(family: str, at: str) -> None:
     model, ids = built(family), ids_for(family)

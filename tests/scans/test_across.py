@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -45,6 +46,7 @@ def mistakes(rank: int) -> list[str]:
     return said
 
 
+@pytest.mark.long
 def test_two_processes_equal_one(tmp_path: Path) -> None:
     one = ds.scan(model(), drawn())
     found = [ds.Scan.from_dict(record) for record in in_two_processes(shared, tmp_path)]
@@ -61,6 +63,7 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
     assert both.notes == one.notes and both.massive == one.massive
 
 
+@pytest.mark.long
 def test_mistakes_are_told_on_both_and_nobody_waits(tmp_path: Path) -> None:
     first, second = in_two_processes(mistakes, tmp_path)
     assert "process 0 ended after 2, and others have more" in first[0] == second[0]

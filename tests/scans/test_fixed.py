@@ -5,14 +5,13 @@ import transformers as T
 from torch import nn
 
 import depthscope as ds
-from loops import over
+from loops import crossed, over
 
 X = torch.randn(4, 16, 32, generator=torch.Generator().manual_seed(5))
 STREAM = ("sa_sum", "ffn_in", "ffn_sum", "block_out")
 
 
-@over("at", ["block_in", "attn_in", "sa_out", *STREAM])
-@over("wiring", ["post_norm", "pre_norm", "sandwich"])
+@crossed("at, wiring", ["block_in", "attn_in", "sa_out", *STREAM], ["post_norm", "pre_norm", "sandwich"])
 def test_the_norms_are_found_as_in_the_plain_model(wiring: str, at: str) -> None:
     model = ds.models.classic(3, 32, 4, wiring=wiring)
     plain = ds.scan(model, X)

@@ -23,25 +23,43 @@ BLOCKS = 16
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, torch.nn.Module, torch.Tensor, int]:
-    """A Llama of about 120 MB in shards of 10 MB, its inputs, and its size in bytes."""
-    folder = tmp_path_factory.mktemp("large")
+Saved = tuple[Path, torch.nn.Module, torch.Tensor, int]  # the folder of a model, the model, inputs, size in bytes
+
+
+def saved(folder: Path, width: int, blocks: int, shard: str) -> Saved:
+    """A Llama in shards."""
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
-        hidden_size=256, intermediate_size=2048, num_hidden_layers=BLOCKS, num_attention_heads=4, vocab_size=64
+        hidden_size=width, intermediate_size=8 * width, num_hidden_layers=blocks, num_attention_heads=4, vocab_size=64
     )
     model = transformers.LlamaModel(config).eval()
-    model.save_pretrained(folder, max_shard_size="10MB")
+    model.save_pretrained(folder, max_shard_size=shard)
     ids = torch.randint(0, 64, (2, 8))
     torch.save(ids, folder / "ids.pt")
-    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-    assert len(list(folder.glob("*.safetensors"))) > 5 and size > 100e6
-    return folder, model, ids, size
+    files = list(folder.glob("*.safetensors"))
+    assert len(files) > 5
+    return folder, model, ids, sum(file.stat().st_size for file in files)
 
 
-def test_half_of_the_models_size_is_enough(saved: tuple[Path, torch.nn.Module, torch.Tensor, int]) -> None:
-    folder, model, ids, size = saved
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    """About 120 MB."""
+    found = saved(tmp_path_factory.mktemp("large"), 256, BLOCKS, "10MB")
+    assert found[-1] > 100e6
+    return found
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    """More than 1 MB."""
+    found = saved(tmp_path_factory.mktemp("small"), 64, 4, "300KB")
+    assert found[-1] > 1e6
+    return found
+
+
+@pytest.mark.long
+def test_half_of_the_models_size_is_enough(large: Saved) -> None:
+    folder, model, ids, size = large
     command = [sys.executable, str(HERE / "limited.py"), str(folder), str(size // 2)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -60,9 +78,9 @@ def test_half_of_the_models_size_is_enough(saved: tuple[Path, torch.nn.Module, t
 
 
 def test_a_folder_larger_than_the_free_memory_is_offloaded_unasked(
-    saved: tuple[Path, torch.nn.Module, torch.Tensor, int], monkeypatch: pytest.MonkeyPatch
+    small: Saved, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, _, _, size = saved
+    folder, _, _, size = small
     at_hand, _ = hugging_face(str(folder), Sizes(), None)
     assert not any(p.is_meta for p in at_hand.parameters())
     monkeypatch.setattr(offloaded, "free_memory", lambda: size - 1)
@@ -88,8 +106,8 @@ def test_what_is_no_size_and_no_folder_is_told() -> None:
         resolve("bert", Sizes(), memory="1MB")
 
 
-def test_the_command_line_offloads(saved: tuple[Path, torch.nn.Module, torch.Tensor, int], tmp_path: Path) -> None:
-    folder, model, _, _ = saved
+def test_the_command_line_offloads(small: Saved, tmp_path: Path) -> None:
+    folder, model, _, _ = small
     out = tmp_path / "scan.json"
     words = [
         "scan",

@@ -54,12 +54,12 @@ def test_a_loader_is_streamed(model: torch.nn.Module) -> None:
     alive = []
 
     def loader() -> Iterator[Tensor]:
-        for batch in drawn(8):
+        for batch in drawn(3):
             gc.collect()
             alive.append(sum(type(one) is Log for one in gc.get_objects()))
             yield batch
 
-    assert ds.scan(model, loader()).batches == 8
+    assert ds.scan(model, loader()).batches == 3
     assert max(alive) <= 1, "logs of earlier batches are kept"
 
 

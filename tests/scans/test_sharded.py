@@ -46,6 +46,9 @@ def every_way(rank: int) -> dict[str, dict[str, Any]]:
     return found
 
 
+pytestmark = pytest.mark.long
+
+
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, Any]]]:
     return in_two_processes(every_way, tmp_path_factory.mktemp("two"))

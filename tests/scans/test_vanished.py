@@ -12,7 +12,7 @@ from depthscope.scans.state_reader import StateReader
 from depthscope.traces.blocks import candidates
 from depthscope.traces.recorder import Recorder
 from depthscope.traces.watcher import Watcher
-from loops import over
+from loops import crossed
 
 X = torch.randn(4, 9, 32, generator=torch.Generator().manual_seed(3))
 WORD = "VANISHED"
@@ -83,8 +83,7 @@ def test_the_note_comes_first_and_is_printed_reported_and_saved(tmp_path) -> Non
     assert ds.Scan.load(tmp_path / "scan.json").notes == scan.notes
 
 
-@over("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-@over("norm_first", [False, True])
+@crossed("dtype, norm_first", [torch.float64, torch.float32, torch.bfloat16, torch.float16], [False, True])
 def test_every_dtype_has_its_floor(dtype: torch.dtype, norm_first: bool) -> None:
     model = Classifier(norm_first=norm_first).eval().to(dtype)
     for tau, expected in ((0.5, 0), (0.9, 0), (1.0, 1)):

@@ -29,7 +29,7 @@ def test_slow_at_the_crossing_and_fast_after_it() -> None:
     assert scan.verdict.status == "collapsed" and scan.verdict.fix_needed
 
 
-@over("end", [1.5e-7, 1e-5])
+@over("end", [1.5e-7], long=[1e-5])
 def test_a_level_counts_however_slowly_it_was_reached(end: float) -> None:
     depth = 1200
     base, apart = common_and_apart(1, 8, 8)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 import depthscope as ds
-from loops import over
+from loops import crossed, over
 from scans.played import alike, gaussian, played, towards
 
 LOST = ("collapsed", "at the numerical floor")
@@ -114,9 +114,7 @@ def sinks(family: str, depth: int = 4) -> tuple[nn.Module, Tensor]:
     return model, ids
 
 
-@over("family", ["gpt2", "llama", "bert"])
-@over("place", [0, 7])
-@over("times", [30.0, 1000.0])
+@crossed("family, place, times", ["gpt2", "llama", "bert"], [0, 7], [30.0, 1000.0])
 def test_a_massive_position_in_every_family(family: str, place: int, times: float) -> None:
     model, ids = sinks(family)
     blocks = model.h if family == "gpt2" else model.layers if family == "llama" else model.encoder.layer

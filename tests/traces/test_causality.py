@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import depthscope as ds
 from depthscope.traces.causality import Causality, causality
 from depthscope.traces.signature import signature_of
-from loops import over
+from loops import crossed, over
 
 sys.path.append(str(Path(__file__).parents[1] / "remedies"))
 from masked import AFTER, SPELLINGS, TRIL, Model, N, past_moves
@@ -56,9 +56,7 @@ KINDS = {  # who sees whom: what that is
 }
 
 
-@over("name", KINDS)
-@over("spelling", ["added", "sdpa"])
-@over("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@crossed("name, spelling, dtype", list(KINDS), ["added", "sdpa"], [torch.float32, torch.float64, torch.bfloat16])
 def test_prefixes_chunks_and_windows(name: str, spelling: str, dtype: torch.dtype) -> None:
     seen, kind = KINDS[name]
     model = Model(SPELLINGS[spelling], seen, -30.0).to(dtype).eval()

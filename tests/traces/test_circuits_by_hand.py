@@ -9,6 +9,7 @@ from torch import Tensor
 
 import depthscope as ds
 from depthscope.errors import AttentionNotSeenError, HookError, UsageError
+from loops import at_pace, over
 
 REFUSALS = (HookError, AttentionNotSeenError, UsageError)
 # each sum, each way to multiply by a matrix and to attend, before a norm; and what is odd
@@ -31,9 +32,9 @@ def by_hand(model: Model) -> Tensor:
 
 
 @torch.no_grad()
-def test_paths_through_attention_alone_are_those_of_the_weights() -> None:
-    wrong, answered = [], 0
-    for way in CHOSEN:
+def test_paths_through_attention_alone_are_those_of_the_weights(pace: str) -> None:
+    wrong, answered, ways = [], 0, at_pace(pace, CHOSEN, 7)
+    for way in ways:
         model = built(way)
         truth = by_hand(model)
         try:
@@ -44,7 +45,7 @@ def test_paths_through_attention_alone_are_those_of_the_weights() -> None:
         if not torch.allclose(found, truth, rtol=1e-5):
             wrong.append(f"{way}: {found.tolist()}, not {truth.tolist()}")
     assert not wrong, "\n".join(wrong)
-    assert answered > len(CHOSEN) / 2
+    assert answered > len(ways) / 2
 
 
 SAME = [
@@ -61,12 +62,13 @@ SAME = [
 ]
 
 
+@over("ways", SAME[1:2], long=[SAME[0], *SAME[2:]])
 @torch.no_grad()
-def test_one_block_in_two_spellings_has_one_spectrum() -> None:
+def test_one_block_in_two_spellings_has_one_spectrum(ways: tuple[Way, ...]) -> None:
     """What a block does to tokens, repeated: growth of the constant part and of the rest."""
-    for first, *others in SAME:
-        truth = ds.spectrum(built(first), given(first))
-        for way in others:
-            found = ds.spectrum(built(way), given(way))
-            for name in ("constant", "rest", "margins", "margin_apart", "head_margins"):
-                torch.testing.assert_close(getattr(found, name), getattr(truth, name), msg=f"{way}: {name}")
+    first, *others = ways
+    truth = ds.spectrum(built(first), given(first))
+    for way in others:
+        found = ds.spectrum(built(way), given(way))
+        for name in ("constant", "rest", "margins", "margin_apart", "head_margins"):
+            torch.testing.assert_close(getattr(found, name), getattr(truth, name), msg=f"{way}: {name}")

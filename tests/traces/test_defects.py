@@ -108,6 +108,7 @@ def numbers_in(record: Any) -> list[float]:
     return [float(record)] if isinstance(record, int | float) else []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sequences", [3, N])
 @torch.no_grad()
 def test_every_verb_takes_the_same_axis_for_the_tokens(sequences: int) -> None:

@@ -1,5 +1,6 @@
 """One entry for all verbs: a model that is compiled or wrapped gives what the bare model gives, in every verb."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
@@ -15,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from x_transformers import Encoder
 
 import depthscope as ds
+from loops import over
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "vocab_size": 99}
 TOKENS = torch.randn(3, 7, 32, generator=torch.Generator().manual_seed(1))
@@ -142,8 +144,7 @@ def state(model: nn.Module) -> list[Any]:
     return [rows, weights, torch.get_rng_state().tolist()]
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("wrapper", WRAPPERS)
+@over("name, wrapper", itertools.product(MODELS, WRAPPERS), every=17)
 def test_a_wrapped_model_gives_what_the_bare_model_gives_in_every_verb(wrapper: str, name: str) -> None:
     wrap, words = WRAPPERS[wrapper]
     model, inputs = made(name)
@@ -166,7 +167,12 @@ def test_a_wrapped_model_gives_what_the_bare_model_gives_in_every_verb(wrapper: 
 
 @pytest.mark.parametrize(
     ("wrapper", "name"),
-    [("DataParallel", "llama"), ("DDP", "torch"), ("DDP", "x-transformers"), ("compiled DDP", "by hand")],
+    [
+        ("DataParallel", "llama"),
+        ("DDP", "torch"),
+        pytest.param("DDP", "x-transformers", marks=pytest.mark.long),
+        pytest.param("compiled DDP", "by hand", marks=pytest.mark.long),
+    ],
 )
 @torch.no_grad()
 def test_a_wrapped_model_that_the_user_calls_runs_with_the_remedy(wrapper: str, name: str) -> None:
@@ -192,6 +198,7 @@ def output(model: nn.Module, inputs: Tensor) -> Tensor:
     return out if isinstance(out, Tensor) else out.last_hidden_state
 
 
+@pytest.mark.long
 def test_bare_models_are_answered_with_a_record_or_with_an_error_of_depthscope() -> None:
     """So that the comparison above is not one of refusals: only bounds and forecasts may refuse."""
     ours = {error.__name__ for error in vars(ds.errors).values() if isinstance(error, type)}

@@ -1,7 +1,7 @@
 """Hand-written blocks in every spelling: what depthscope says of them, against the mathematics written out.
 
 A refusal (HookError and its like) is honest where a block is odd; a wrong number never is. Each test walks over all
-spellings and names those that fail.
+spellings and names those that fail; the fast case of a test walks over some of every wiring.
 """
 
 from collections.abc import Callable
@@ -17,10 +17,12 @@ from torch import Tensor
 
 import depthscope as ds
 from depthscope.errors import AttentionNotSeenError, ForecastError, HookError
+from loops import at_pace
 
 REFUSALS = (HookError, AttentionNotSeenError)
 BATCHES = [way for way in WAYS if way.sequences < 10]  # not as many sequences as tokens
 USUAL = {"attention": "sdpa", "projection": "nn.Linear", "norm": "nn.LayerNorm"}
+EVERY = 7  # of the spellings is tried by the fast case
 OUTSIDE = [way for way in WAYS if all(getattr(way, part) == usual for part, usual in USUAL.items())]
 
 
@@ -68,10 +70,10 @@ def near(got: Tensor, truth: object, tolerance: float) -> bool:
     return bool((got - torch.as_tensor(truth, dtype=torch.float64)).abs().max() < tolerance)
 
 
-def test_states_heads_and_facts_are_those_of_the_mathematics() -> None:
+def test_states_heads_and_facts_are_those_of_the_mathematics(pace: str) -> None:
     """omega needs the tokens that attention reads. Where a scan cannot tell them, it gives NaN and a note."""
     wrong = []
-    for way in WAYS:
+    for way in at_pace(pace, WAYS, EVERY):
         scan, truth = scanned(way), run(ready(way)[0])
         t_sim, t_div = zip(*map(similarity, truth.states), strict=True)
         heads = {
@@ -92,10 +94,10 @@ def test_states_heads_and_facts_are_those_of_the_mathematics() -> None:
     none(wrong)
 
 
-def test_steps_norms_and_factors_have_their_names() -> None:
+def test_steps_norms_and_factors_have_their_names(pace: str) -> None:
     """A norm that is written out in the forward pass is no norm to a scan; all others are placed."""
     wrong = []
-    for way in BATCHES:
+    for way in at_pace(pace, BATCHES, EVERY):
         scan, unseen = scanned(way), way.norm == "written out"
         names = [name for name in scan.step_names if not name.endswith("_norm")]
         known = [["attention and ffn"]] if way.joint else [["attention", "ffn"], ["ffn", "attention"]]
@@ -112,10 +114,10 @@ def test_steps_norms_and_factors_have_their_names() -> None:
 
 
 @pytest.mark.parametrize("site", SITES)
-def test_a_remedy_acts_exactly_at_its_site_and_is_undone_bit_for_bit(site: str) -> None:
+def test_a_remedy_acts_exactly_at_its_site_and_is_undone_bit_for_bit(site: str, pace: str) -> None:
     """What gates attention's output reads the same tokens as attention does: it may be changed with it or not."""
     wrong = []
-    for way in OUTSIDE if site in ("block_in", "block_out") else WAYS:
+    for way in at_pace(pace, OUTSIDE if site in ("block_in", "block_out") else WAYS, EVERY):
         model, plain = ready(way)
         truths = [changed_at(model, {site}, 0.7)]
         if site == "attn_in" and way.branch == "gated":
@@ -140,10 +142,10 @@ def test_gain_control_acts_on_attention_alone() -> None:
 
 
 @pytest.mark.parametrize("part", ["ffn", "skips", "norms"])
-def test_a_model_without_a_part_is_the_mathematics_without_it(part: str) -> None:
+def test_a_model_without_a_part_is_the_mathematics_without_it(part: str, pace: str) -> None:
     """Where the skip has a factor, the stream without the network's sum may keep the factor or not."""
     wrong = []
-    for way in BATCHES:
+    for way in at_pace(pace, BATCHES, EVERY):
         model, plain = ready(way)
         truths = [run(model, removed=removed).states[DEPTH] for removed in ((part,), (part, "factor"))]
         odd = way.parallel or way.branch != "plain" or way.norm == "written out"
@@ -157,9 +159,9 @@ def test_a_model_without_a_part_is_the_mathematics_without_it(part: str) -> None
     none(wrong)
 
 
-def test_a_forecast_by_weights_is_near_what_is_measured() -> None:
-    wrong, forecasts = [], 0
-    for way in BATCHES:
+def test_a_forecast_by_weights_is_near_what_is_measured(pace: str) -> None:
+    wrong, forecasts, ways = [], 0, at_pace(pace, BATCHES, EVERY)
+    for way in ways:
         model, _ = ready(way)
         try:
             found = float(ds.forecast(model, given(way), blocks=way.blocks).t_sim[-1])
@@ -169,7 +171,7 @@ def test_a_forecast_by_weights_is_near_what_is_measured() -> None:
         truth = similarity(run(model).states[-1])[0]
         wrong.append("" if abs(found - truth) < 0.08 else f"{way}: forecast {found:.3f}, measured {truth:.3f}")
     none(wrong)
-    assert forecasts > len(BATCHES) / 2
+    assert forecasts > len(ways) / 2
 
 
 @pytest.mark.parametrize("wiring", ["pre", "post", "x + (a + f)"])

@@ -70,11 +70,18 @@ def literally(X: Tensor, keep: Tensor, first: bool) -> Tensor:
     return torch.stack(shares).mean()
 
 
-@over("build", [encoder, decoder, by_hand])
-@over("first", [False, True])
-@over("B, n", SIZES)
-@over("form", ["bool", "float"])
-@over("causal", [False, True])
+@over(
+    "build, first, B, n, form, causal",
+    [
+        (build, first, *size, form, causal)
+        for build in (encoder, decoder, by_hand)
+        for first in (False, True)
+        for size in SIZES
+        for form in ("bool", "float")
+        for causal in (False, True)
+    ],
+    every=7,
+)
 def test_padding_is_left_out_whatever_the_layout(build, first, B, n, form, causal):
     torch.manual_seed(B)
     padding = torch.arange(n) >= torch.randint(2, n + 1, (B, 1))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import depthscope as ds
 from depthscope.traces.inputs import fresh
-from loops import over
+from loops import crossed
 
 
 class Block(nn.Module):
@@ -131,9 +131,8 @@ def fixed(model: nn.Module, inputs: dict) -> Tensor:
         return model(**fresh((), inputs)[1])
 
 
-@over("way", ["plain", "list", "dict", "dataclass"])
-@over("verb", VERBS)
-@over("B", [3, 10])  # ten sequences of ten tokens: a shorter pass tells the axis
+# ten sequences of ten tokens: a shorter pass tells the axis
+@crossed("verb, way, B", list(VERBS), ["plain", "list", "dict", "dataclass"], [3, 10])
 def test_every_extra_pass_starts_from_what_was_given(way, verb, B):
     tokens, other = torch.randn(B, 10, 32), torch.randn(B, 1, 32)
     kept = tokens.clone(), other.clone()

@@ -100,6 +100,7 @@ def test_a_comparison_is_saved_and_read_back(trained: Comparison, folder: Path, 
             Comparison.load(tmp_path / name)
 
 
+@pytest.mark.long
 def test_a_job_that_dies_is_told_with_its_last_words_and_the_others_go_on(trained: Comparison, folder: Path) -> None:
     good = Job("good", next(folder.glob("post_norm-*")), "digits", {}, Build(), Recipe())  # done already
     bad = Job("bad", folder / "bad", "digits", {"train": 0}, Build(), Recipe())
@@ -451,6 +452,7 @@ def test_a_damaged_journal_is_named(damage: str, place: str, tmp_path: Path, mon
         storage_of(tmp_path, None)
 
 
+@pytest.mark.long
 def test_a_search_end_to_end(folder: Path) -> None:
     result = ds.compare("digits", "pre_norm,post_norm@3e-4", seeds=1, search=2, folder=folder, processes=1, **TINY)
     searched, own = result.lanes

@@ -13,6 +13,7 @@ from depthscope.training import checkpoint
 from depthscope.training.loop import train
 from loops import over
 
+pytestmark = pytest.mark.long
 HERE = Path(__file__).parent
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 

@@ -53,6 +53,7 @@ def numbers(found: Comparison) -> Any:
     return kept(found.to_dict())
 
 
+@pytest.mark.long
 def test_any_executor_gives_the_numbers_of_the_local_pool_also_when_it_loses_jobs(tmp_path: Path) -> None:
     here = ds.compare("digits", "post_norm,pre_norm", folder=tmp_path / "local", **TINY)
     toy = Toy(loses=3)

@@ -219,6 +219,7 @@ def test_points_must_be_finite() -> None:
         replace(made, test=Labelled(made.test.tokens / 0, made.test.labels))
 
 
+@pytest.mark.long
 def test_compare_takes_the_sizes_of_the_task_and_says_what_is_asked(tmp_path: Path) -> None:
     said = ["--epochs", "1", "--width", "12", "--set", "train=60", "--set", "eval_every=9"]
     words = ["compare", "sorting", "--arms", "de_escalate", "--seeds", "1", "--processes", "1", *said]

@@ -121,6 +121,7 @@ def test_what_is_said_goes_to_the_remedy_and_de_escalation_acts_where_the_paper_
     assert fix is not None and fix.at == "block_out" and fix.remedy.form == "full" and fix.leaks
 
 
+@pytest.mark.long
 def test_real_processes_rank_a_decoder_and_name_the_leak(tmp_path: Path) -> None:
     """A few steps: nothing is learned yet, but the full mean shows the future from the first step on."""
     sizes = {

@@ -2,6 +2,8 @@
 
 import math
 
+import pytest
+
 from depthscope.training.build import Build
 from depthscope.training.honest import leaks
 from depthscope.training.loop import train
@@ -10,6 +12,7 @@ from depthscope.training.run import Run
 from depthscope.training.tasks import task
 from loops import over
 
+pytestmark = pytest.mark.long
 SIZES = {"depth": 2, "d": 32, "h": 2, "q": 64}
 RECIPE = Recipe(epochs=1, batch=32, lr=4e-3, weight_decay=0.0)
 TOKENS = {"train": 60_000, "test": 2_000, "segment": 8, "epoch_tokens": 32 * 8 * 200}  # 200 steps, no token twice

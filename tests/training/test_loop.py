@@ -59,7 +59,7 @@ def test_the_loss_of_a_step_is_the_mean_over_its_batch() -> None:
     assert run.history["loss"][:8] == pytest.approx(losses, abs=1e-6)
 
 
-@over("change", [{"accumulate": 3}, {"accumulate": 16}])
+@over("change", [{"accumulate": 16}], long=[{"accumulate": 3}])
 def test_accumulated_parts_make_the_same_step(change: dict) -> None:
     """16 parts of a last batch of 4 images: twelve parts have none."""
     whole, parts = train(BUILD, tiny_task(), RECIPE), train(BUILD, tiny_task(), replace(RECIPE, **change))
@@ -83,7 +83,7 @@ def test_a_learned_remedy_is_trained_and_not_decayed() -> None:
     model, _ = build.model(tiny_task(), 0)
     plain, own = adamw(model, RECIPE).param_groups
     assert plain["weight_decay"] == 0.1 and own["weight_decay"] == 0.0 and len(own["params"]) == BUILD.depth
-    assert train(build, tiny_task(), LONGER).status == "done"
+    assert train(build, tiny_task(), RECIPE).status == "done"
 
 
 def test_a_rate_out_of_bounds_is_reported_as_divergence(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_divergence_is_told_by_the_losses() -> None:
     assert divergence([30.0] * 19 + [2.0] + [30.0] * 10, 29, 10) == ""
 
 
-@over("sent", [signal.SIGINT, signal.SIGTERM])
+@over("sent", [signal.SIGTERM], long=[signal.SIGINT])
 def test_an_interrupt_ends_the_step_and_leaves_a_checkpoint(tmp_path: Path, sent: signal.Signals) -> None:
     def interrupt(done: int, *_: float) -> None:
         if done == 5:

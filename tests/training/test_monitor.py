@@ -40,6 +40,7 @@ def test_a_de_escalated_model_has_no_similar_tokens() -> None:
     assert all(value < 1e-10 for entry in run.logs for value in entry["t_sim"][1:])
 
 
+@pytest.mark.long
 def test_the_training_does_not_notice_it(tmp_path: Path) -> None:
     runs, weights = [], []
     for every in (1, 0):

@@ -39,6 +39,7 @@ def process_of(job: Job) -> int:
     return found
 
 
+@pytest.mark.long
 def test_a_job_whose_process_is_killed_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
     job, killed = job_in(tmp_path), list[int]()
     source = Listed([job])

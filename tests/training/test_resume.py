@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file
 from tiny import BUILD, RECIPE, tiny_task, tiny_text
@@ -44,6 +45,7 @@ def steps_kept(folder: Path) -> int:
     return max((int(path.name.removeprefix("step_")) for path in folder.glob("step_*")), default=0)
 
 
+@pytest.mark.long
 @over("case", CASES)
 def test_killed_at_random_moments_it_ends_the_same(tmp_path: Path, case: str) -> None:
     """A checkpoint is written after every step, so that many of the kills meet one half written."""
@@ -75,7 +77,7 @@ def test_killed_at_random_moments_it_ends_the_same(tmp_path: Path, case: str) ->
         assert ended.keys() == expected.keys() and all(torch.equal(ended[k], expected[k]) for k in expected)
 
 
-@over("case", ["learned", "remembering"])
+@over("case", ["remembering"], long=["learned"])
 def test_every_single_checkpoint_leads_to_the_same_end(tmp_path: Path, case: str) -> None:
     """Stopped after each step in turn, as many runs as steps."""
     build, recipe = CASES[case][0], replace(CASES[case][1], epochs=2)

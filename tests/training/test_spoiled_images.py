@@ -140,6 +140,7 @@ def test_damage_changes_the_fingerprint_and_no_step_of_the_training() -> None:
     assert "accuracy noise 0.3" in str(runs[1]) and str(runs[1]).count("%") == 4
 
 
+@pytest.mark.long
 def test_a_comparison_says_how_arms_do_on_damaged_images() -> None:
     sizes: dict[str, Any] = {"depth": 1, "d": 8, "h": 2, "q": 8, "epochs": 1, "train": 64}
     found = compare("digits", ["pre_norm"], seeds=1, processes=1, noise=[0.2, 0.4], blur=1, **sizes)
