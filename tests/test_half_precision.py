@@ -80,3 +80,30 @@ def test_a_forecast_is_that_of_the_same_weights(way: str, choices: dict[str, Any
     with context():
         found = ds.forecast(model, x).t_sim
     torch.testing.assert_close(found, ds.forecast(model.float(), x.float()).t_sim, rtol=0, atol=1e-6)
+
+
+def test_autocast_rounds_the_model_and_not_what_is_measured() -> None:
+    """Statistics of heads under autocast are those of the very attention, in full precision."""
+    torch.manual_seed(0)
+    kept: list[Tensor] = []
+
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv, self.out = nn.Linear(32, 96), nn.Linear(32, 32)
+
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = (part.unflatten(-1, (4, 8)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+            P = (q @ k.mT).float().softmax(-1)
+            kept.append(P.detach())
+            return x + self.out((P @ v.float()).transpose(1, 2).flatten(2))
+
+    model, x = nn.Sequential(*(Attention() for _ in range(3))).eval(), torch.randn(2, 40, 32)
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        scan = ds.scan(model, x)
+        kept.clear()
+        model(x)
+    P = torch.stack(kept)
+    for name in ("delta", "lambda_2", "attention_entropy"):
+        truth = getattr(ds.metrics, name)(P).mean(1)
+        torch.testing.assert_close(scan.per_head(name), truth, rtol=1e-4, atol=1e-6)

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import torch
 from torch import nn
+
+from depthscope.traces.eagerly import eagerly
 
 
 @contextmanager
@@ -45,7 +46,7 @@ def _eager_around(module: nn.Module) -> Iterator[None]:
 
     def before(*_: Any) -> None:
         call.close()
-        call.enter_context(torch.compiler.set_stance("force_eager"))
+        call.enter_context(eagerly())
 
     def after(*_: Any) -> None:
         call.close()

@@ -19,6 +19,7 @@ from depthscope.scans.direction import causal_in
 from depthscope.scans.gaps import gap_notes
 from depthscope.scans.padded import is_same_mask, padding_seen
 from depthscope.scans.positions import check_positions
+from depthscope.scans.precision import in_full_precision
 from depthscope.scans.probing import probe
 from depthscope.scans.reading import Reading
 from depthscope.scans.record import JUDGED, Scan
@@ -29,6 +30,7 @@ from depthscope.scans.unseen import NOT_MEASURED, settled
 from depthscope.scans.weight_gradients import check_at_hand, weight_gradients
 from depthscope.traces.blocks import Found, blocks_in, candidates, find_blocks, none_found
 from depthscope.traces.cut_weights import IN_ONE, computes_in_parts, shared_with
+from depthscope.traces.eagerly import eagerly
 from depthscope.traces.entry import enter, repeated_calls, run_model
 from depthscope.traces.head import vanished
 from depthscope.traces.inputs import Batch
@@ -262,7 +264,7 @@ class Settings:
         recorder = Recorder(
             model,
             candidates(model, self.blocks),
-            *readers,
+            *(partial(in_full_precision, reader) for reader in readers),
             frames=frames,
             silence_dropout=quiet,
             wanted=wanted,
@@ -270,7 +272,7 @@ class Settings:
         )
         with ExitStack() as stack:
             stack.enter_context(untouched(model))
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            stack.enter_context(eagerly())
             stack.enter_context(torch.inference_mode(False))  # inference tensors do not tell when they are written into
             stack.callback(recorder.states.remove_hooks)
             for fix in fixes_in(model):
@@ -282,7 +284,7 @@ class Settings:
                 with Watcher(recorder):
                     output = batch.run(model)
                 for reader in readers:
-                    reader.finish()
+                    in_full_precision(reader.finish)
                 return {} if loss is None else weight_gradients(model, loss(output))
 
             return recorder, run_model(model, run)

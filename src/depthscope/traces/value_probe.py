@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.traces.cut_weights import forward_of
+from depthscope.traces.eagerly import eagerly
 from depthscope.traces.inputs import fresh
 from depthscope.traces.probe_pass import Move, Places, ProbePass, Read
 from depthscope.traces.slow_path import slow_path
@@ -190,7 +191,7 @@ class ValueProbe:
             for quiet in (untouched(model), evaluated(model), hooks_away(model), unwatched(), slow_path()):
                 stack.enter_context(quiet)
             stack.enter_context(torch.no_grad())
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            stack.enter_context(eagerly())
             args, kwargs = fresh(*_copied(self.args, self.kwargs, copies))
             stack.enter_context(Watcher(run))
             forward_of(model)(*args, **kwargs)
