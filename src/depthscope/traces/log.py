@@ -46,6 +46,19 @@ class Call:
     result: State | None = None
 
 
+class OpenCalls(list[Call]):
+    """The calls of modules that have not ended yet, the innermost last."""
+
+    @property
+    def path(self) -> str:
+        return self[-1].path if self else ""
+
+    @property
+    def source(self) -> State | None:
+        """The tokens that entered the innermost module that may be a block."""
+        return next((call.source for call in reversed(self) if call.source is not None), None)
+
+
 @dataclass(eq=False)
 class Add:
     """A sum of two token tensors of which at least one was known; operands as (state or None, scale)."""

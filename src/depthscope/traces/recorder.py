@@ -15,7 +15,7 @@ from depthscope.traces.attention import AttentionSeen, drops, without_dropout
 from depthscope.traces.flow import Flow
 from depthscope.traces.followed import followed_modules
 from depthscope.traces.lineage import Lineage
-from depthscope.traces.log import Add, Attention, Call, Log
+from depthscope.traces.log import Add, Attention, Call, Log, OpenCalls
 from depthscope.traces.modules import modules_in
 from depthscope.traces.nests import tensors_in
 from depthscope.traces.nodes import Given, Sizes
@@ -53,7 +53,7 @@ class Recorder:
         self.wanted = frozenset(wanted)  # nodes that are the ends of blocks, where an earlier pass has told
         self.log = Log(Flow(self._tick), frames=Frames() if frames is None else frames)
         self.states = SeenStates(on_state, self.log.frames, self.log.flow, self._tick)
-        self._stack: list[Call] = []
+        self._stack = OpenCalls()
         self._norms = OuterNorms(unasked(self._norm_ends))
         self._lineage = Lineage()
         self._patterns = Patterns()
@@ -88,10 +88,6 @@ class Recorder:
     def _tick(self) -> int:
         self._clock += 1
         return self._clock
-
-    @property
-    def _path(self) -> str:
-        return self._stack[-1].path if self._stack else ""
 
     @property
     def _between(self) -> bool:
@@ -151,7 +147,7 @@ class Recorder:
             self.log.flow.widths[name] = weight.numel()
         self._meet(made)
         self._head.given_to_weights(getattr(module, "weight", None), value)
-        self._norm(source, output, self._path)
+        self._norm(source, output, self._stack.path)
 
     def remedied(self, before: Tensor, after: Tensor) -> None:
         """A remedy has put one tensor in the place of another."""
@@ -159,7 +155,7 @@ class Recorder:
             self.log.flow.form(before, after, "remedy")
             self._meet(after)
             leads = self.states.find(before) is not None
-            self.log.remedies.append(self._move(before, after, self._path, first=False, leads=leads))
+            self.log.remedies.append(self._move(before, after, self._stack.path, first=False, leads=leads))
 
     def _move(self, source: Tensor, result: Tensor, path: str, *, first: bool, leads: bool) -> Call:
         """One tensor became another, by a norm or a remedy. first: attention may read the source too."""
@@ -189,7 +185,7 @@ class Recorder:
         """Whether a tensor is the end of a block, which is measured."""
         wanted = bool(self.wanted) and self.log.flow.find(tensor) in self.wanted
         if wanted:
-            self.states.see(tensor, self._path, whole=True)
+            self.states.see(tensor, self._stack.path, whole=True)
         return wanted
 
     def _acts(self, op: Operation, given: Given | None = None) -> Any:
@@ -208,7 +204,7 @@ class Recorder:
             self._matrix(op)
             self._patterns.matrix_gave(result)
         elif role == "norm":
-            self._norm(op.named().get("input"), result, self._path)
+            self._norm(op.named().get("input"), result, self._stack.path)
         elif role in SHOWN:
             seen = self._patterns.seen(op, result, self.states.latest)
             if seen is not None:
@@ -234,12 +230,16 @@ class Recorder:
         return result
 
     def _sum(self, known: list, result: Tensor, alpha: float) -> None:
-        state = self.states.new(result, self._path, whole=self._between)
+        block = self._stack.source
+        own = block is None or any(k is not None and k[0].order >= block.order for k in known)
+        state = self.states.new(
+            result, self._stack.path, whole=self._between, leads=own
+        )  # not a memory with its positions
         self._patterns.end()
         bias = 0.0 if self._bias is None else float(self._bias.detach().double().square().sum())
         first, second = (k or (None, 1.0) for k in known)
         operands = [first, (second[0], alpha * second[1])]
-        self.log.adds.append(Add(self._path, state.order, operands, state, bias, self._lineage.mixed))
+        self.log.adds.append(Add(self._stack.path, state.order, operands, state, bias, self._lineage.mixed))
         self._lineage.end()
 
     def _norm(self, source: Any, result: Any, path: str) -> None:
@@ -271,7 +271,7 @@ class Recorder:
         call = op.named()
         bias, latest = call.get("bias"), self.states.latest
         self.states.read_by_matrix(call.get("input"))
-        block = next((c.source for c in reversed(self._stack) if c.source is not None), None)
+        block = self._stack.source
         self._patterns.reads_memory |= block is not None and self.states.is_older(call.get("input"), block)
         self._head.given_to_weights(call.get("weight"), call.get("input"))
         fits = isinstance(bias, Tensor) and latest is not None and bias.shape == latest.shape[-1:]
@@ -295,5 +295,5 @@ class Recorder:
             numbers = self.on_attention(found, X)
         node = self.log.flow.find(result)
         self.log.attentions.append(
-            Attention(self._path, self._tick(), seen.queries, numbers, found.kind, found.sink, node)
+            Attention(self._stack.path, self._tick(), seen.queries, numbers, found.kind, found.sink, node)
         )

@@ -37,9 +37,9 @@ class SeenStates:
         known = self.find(tensor)
         return self._seen(tensor, path, known[0] if known and known[1] == 1.0 else None, whole, leads)
 
-    def new(self, tensor: Tensor, path: str, *, whole: bool) -> State:
+    def new(self, tensor: Tensor, path: str, *, whole: bool, leads: bool) -> State:
         """A State of its own, though the tensor may have been one before: a sum that is written in place."""
-        return self._seen(tensor, path, None, whole, leads=True)
+        return self._seen(tensor, path, None, whole, leads)
 
     def _seen(self, tensor: Tensor, path: str, state: State | None, whole: bool, leads: bool) -> State:
         if state is None:

@@ -40,9 +40,9 @@ def dissect(log: Log, block: Block) -> Anatomy:
     aside: list[State] = []  # sums without the stream
     since, joint = block.start, False
     visible = _attends(log, block.start, block.end)  # without it no branch can be called a feed-forward network
-    for add in adds:
+    for number, add in enumerate(adds):
         operand = _operand(add, stream, [*norms, *remedies])
-        if operand is None:
+        if operand is None or _is_for_queries(add, stream, adds[number + 1 :], block.result, [*norms, *remedies]):
             aside.append(add.result)
             continue
         way, scale, branch = operand
@@ -106,6 +106,12 @@ def _operand(add: Add, stream: State, moves: list[Call]) -> tuple[list[Call], fl
     ways = [(_way(state, stream, moves), scale, branch) for (state, scale), (branch, _) in pairs if state is not None]
     found = [(way, scale, branch) for way, scale, branch in ways if way is not None]
     return min(found, key=lambda one: len(one[0]), default=None)
+
+
+def _is_for_queries(add: Add, stream: State, later: list[Add], end: State, moves: list[Call]) -> bool:
+    """Whether a sum leads nowhere and the stream itself goes on: positions, added to what makes queries and keys."""
+    goes_on = _way(end, add.result, moves) is not None or any(_operand(one, add.result, moves) for one in later)
+    return not goes_on and any(_operand(one, stream, moves) for one in later)
 
 
 def _way(state: State | None, stream: State, moves: list[Call]) -> list[Call] | None:
