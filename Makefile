@@ -1,5 +1,5 @@
 # make demo: a deep Transformer before and after de-escalation, out/report.html and out/demo.png
-# make test: ruff, mypy and every test that is not marked long, in under 5 minutes on 2 cores
+# make test: ruff, mypy and every test that is not marked long, about 7 minutes on 2 cores
 # make test-long: the tests marked long: whole experiments, trainings, several processes; CI runs both
 # make coverage: scan, fix and forecast on many models and spellings, held to a truth of its own: docs/coverage.md
 # make scale: comparisons, a search and a training by Dask, PostgreSQL, torchrun, submitit, MPI; servers on loopback
