@@ -1,8 +1,10 @@
 """Numbers of attentions that belong together: heads that are computed one by one, sequences that are."""
 
 from dataclasses import replace
+from functools import reduce
 
 from depthscope.scans.attention_reader import AttentionNumbers
+from depthscope.scans.running import merged
 from depthscope.traces.log import Add, Attention
 
 
@@ -45,7 +47,7 @@ def _worst(parts: list[AttentionNumbers]) -> AttentionNumbers:
     ways = {part.causal for part in parts}
     return replace(
         parts[0],
-        residuals={name: max(part.residuals[name] for part in parts) for name in parts[0].residuals},
+        residuals=reduce(lambda one, other: merged(one, other, max), (part.residuals for part in parts)),
         causal=False if False in ways else ways.pop() if len(ways) == 1 else None,
         leak=max(part.leak for part in parts),
         sampled=max(part.sampled for part in parts),

@@ -13,8 +13,9 @@ _lock, _inside, _stance = Lock(), 0, ExitStack()
 
 @contextmanager
 def eagerly() -> Iterator[None]:
-    """While entered, what torch.compile has made runs its own Python; nothing where nobody can have compiled anything.
+    """While entered, what torch.compile has made runs its own Python; nothing where nobody has compiled anything yet.
 
+    A model that compiles its parts in the pass itself is not met by this; a scan sets the stance for it in any case.
     torch._dynamo is loaded by whoever compiles, and slow to load. The last one to leave puts back what was: those who
     watch the same pass do not leave in turn, and each would put back what it found.
     """

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from depthscope.errors import MaskError, UsageError
 
+OPENED = 100.0  # above it a number is added to scores: no segment is called so
 TORCH_NAMES = {"src_key_padding_mask", "tgt_key_padding_mask", "key_padding_mask"}
 
 
@@ -175,6 +176,6 @@ def _tokens_of(mask: Any) -> Tensor | None:
     if not isinstance(mask, Tensor) or mask.ndim not in (2, 4):
         return None
     if mask.is_floating_point():
-        added = bool((mask < 0).any() | (mask > 1).any()) or not bool((mask > 0.5).any())
+        added = bool((mask < 0).any() | (mask > OPENED).any()) or not bool((mask > 0.5).any())
         mask = mask > -0.5 if added else mask > 0.5
     return mask.bool() if mask.ndim == 2 else mask.bool().any(-2).any(1)

@@ -231,10 +231,9 @@ class Recorder:
 
     def _sum(self, known: list, result: Tensor, alpha: float) -> None:
         block = self._stack.source
-        own = block is None or any(k is not None and k[0].order >= block.order for k in known)
-        state = self.states.new(
-            result, self._stack.path, whole=self._between, leads=own
-        )  # not a memory with its positions
+        # a memory of before the block, with its positions on it, is not what attention reads next
+        of_block = block is None or any(k is not None and k[0].order >= block.order for k in known)
+        state = self.states.new(result, self._stack.path, whole=self._between, leads=of_block)
         self._patterns.end()
         bias = 0.0 if self._bias is None else float(self._bias.detach().double().square().sum())
         first, second = (k or (None, 1.0) for k in known)

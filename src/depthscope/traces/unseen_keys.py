@@ -71,6 +71,7 @@ def sparse_by_content(may_see: Tensor, unseen: Tensor) -> bool:
 
     Windows, causal masks and padding let a key be seen by queries in a row, and positions alone the same keys in every
     sequence. A choice does neither. Queries that are padding are not asked: each repeats what the one before it sees.
+    Keys that are unseen in one run at an end are padding, whatever the pattern of the others: a choice leaves gaps.
     """
     n = may_see.shape[-1]
     if may_see.shape[-2] != n:
@@ -83,7 +84,8 @@ def sparse_by_content(may_see: Tensor, unseen: Tensor) -> bool:
     real = ~(hidden | hidden[:1])
     both = real.unsqueeze(-1) & real.unsqueeze(-2)
     differs = bool(((seen != seen[:1]) & both).any())
-    return in_turns and (differs or len(seen) == 1)
+    at_an_end = bool(((hidden[:, 1:] != hidden[:, :-1]).sum(-1) <= 1).all())
+    return in_turns and not at_an_end and (differs or len(seen) == 1)
 
 
 def _of_mask(seen: AttentionSeen) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.traces.cut_weights import forward_of
-from depthscope.traces.eagerly import eagerly
 from depthscope.traces.inputs import fresh
 from depthscope.traces.probe_pass import Move, Places, ProbePass, Read
 from depthscope.traces.slow_path import slow_path
@@ -191,7 +190,7 @@ class ValueProbe:
             for quiet in (untouched(model), evaluated(model), hooks_away(model), unwatched(), slow_path()):
                 stack.enter_context(quiet)
             stack.enter_context(torch.no_grad())
-            stack.enter_context(eagerly())
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
             args, kwargs = fresh(*_copied(self.args, self.kwargs, copies))
             stack.enter_context(Watcher(run))
             forward_of(model)(*args, **kwargs)

@@ -6,7 +6,7 @@ A listener is told of each operation before it runs and gives back the result th
 
 import types
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
@@ -65,7 +65,7 @@ class Watcher(TorchFunctionMode):
         self.listener, self.running = listener, running
         self._handles: list[Any] = []
         self._missed: list[Before] = []
-        self._eagerly: AbstractContextManager[Any] | None = None
+        self._opened = ExitStack()  # what is undone at the end
 
     def began(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         """Tell the listener that the running module began with these arguments; returns those to go on with."""
@@ -74,15 +74,13 @@ class Watcher(TorchFunctionMode):
         return args, kwargs
 
     def __enter__(self) -> "Watcher":
-        try:
+        with ExitStack() as opened:
+            opened.callback(self._unhook)
             for watched in self.listener.modules():
                 self._hook(watched)
-        except BaseException:
-            self._unhook()
-            raise
-        self._eagerly = eagerly()
-        self._eagerly.__enter__()
-        super().__enter__()
+            opened.enter_context(eagerly())
+            super().__enter__()
+            self._opened = opened.pop_all()
         return self
 
     def _hook(self, watched: Watched) -> None:
@@ -108,10 +106,7 @@ class Watcher(TorchFunctionMode):
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        if self._eagerly is not None:
-            self._eagerly.__exit__(None, None, None)
-            self._eagerly = None
-        self._unhook()
+        self._opened.close()
         self.listener.closed(error[0] is not None)
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
