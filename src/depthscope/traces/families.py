@@ -8,17 +8,19 @@ the branch ran (`for attn, ff in layers: x = attn(x) + x; x = ff(x) + x`, where 
 import re
 from collections import defaultdict
 from dataclasses import dataclass
-from itertools import groupby, pairwise, takewhile
+from itertools import groupby, takewhile
 
 from torch import nn
 
 from depthscope.traces.flow import Flow
 from depthscope.traces.lines import Joined
+from depthscope.traces.nodes import Node
 from depthscope.traces.operations import FORMS, SCALED
 
 _NUMBER = re.compile(r"\d+")
 IDLE = FORMS | SCALED | {"lerp", "lerp_", "stack", "sum"}  # functions that only put states together
-MATRICES = {*"linear addmm conv1d conv2d conv3d bilinear matmul __matmul__ __rmatmul__ mm bmm einsum".split()}
+MATRICES = {"linear", "addmm", "conv1d", "conv2d", "conv3d", "bilinear"}
+PRODUCTS = {"matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "einsum"}  # with weights where one operand is a node
 Member = tuple[str, int]  # the path, and the call where the module is called, else -1
 
 
@@ -48,7 +50,7 @@ def groups_of(flow: Flow, model: nn.Module, joins: list[Joined], chosen: set[str
         if len(found) > 1 and {path for group in found for path in group.paths} == named:
             return found  # what the finder itself would say, as in scan.blocks
     families = [family for family in belongs if _partitions(flow, joins, belongs[family], chosen is not None)]
-    grouped = {family: _grouped(joins, belongs[family]) for family in families}
+    grouped = {family: _grouped(flow, joins, belongs[family]) for family in families}
     fitting = [family for family in families if all(runs_in(group) <= 1 for group in grouped[family])]
     fitting = [family for family in fitting if not any(_is_finer(flow, grouped[f], grouped[family]) for f in fitting)]
     runs = {family: max(map(runs_in, grouped[family]), default=0) for family in families}
@@ -150,13 +152,13 @@ def _are_between(flow: Flow, joins: list[Joined], belongs: dict[int, set[Member]
     return whole and not any(joins[i].mixes for i in strays) and len(strays) < len(members) - 1
 
 
-def _grouped(joins: list[Joined], belongs: dict[int, set[Member]]) -> list[Group]:
+def _grouped(flow: Flow, joins: list[Joined], belongs: dict[int, set[Member]]) -> list[Group]:
     """Neighbours with the same member are one block."""
     pairs = [(next(iter(belongs[i])), joined) for i, joined in enumerate(joins) if i in belongs]
     found = []
     for member, run in groupby(pairs, key=lambda pair: pair[0]):
         group = Group([member], [joined for _, joined in run])
-        found += _cut_into_runs(group) if member[1] == -1 else [group]
+        found += _cut_into_runs(flow, group) if member[1] == -1 else [group]
     return found
 
 
@@ -172,15 +174,20 @@ def runs_in(group: Group) -> int:
     return sum(1 for mixes, _ in groupby(group.joins, key=lambda joined: joined.mixes) if mixes)
 
 
-def _cut_into_runs(group: Group) -> list[Group]:
+def _cut_into_runs(flow: Flow, group: Group) -> list[Group]:
     """An entry of a list that is walked several times without being called is a block each time."""
-    return [Group(group.members, part) for part in _from_attention(group.joins)]
+    return [Group(group.members, part) for part in _from_attention(flow, group.joins)]
 
 
-def _from_attention(joins: list[Joined]) -> list[list[Joined]]:
-    """Parts that each begin with attention after something else, or with the first join."""
+def _from_attention(flow: Flow, joins: list[Joined]) -> list[list[Joined]]:
+    """Parts that each begin with attention after something else, or with the first join.
+
+    After a part that has both, a join without attention that starts a stage belongs to what merges tokens there.
+    """
     found: list[list[Joined]] = []
     for i, joined in enumerate(joins):
+        if i and not joins[i - 1].mixes and _starts_stage(flow, joins[i - 1], joined):
+            continue
         begins = joined.mixes and i and not joins[i - 1].mixes and any(j.mixes for j in joins[:i])
         if begins or not found:
             found.append([])
@@ -237,8 +244,13 @@ def _is_alone(flow: Flow, joined: Joined) -> bool:
         return False
     last = max(joined.attentions)
     after = {n for n in joined.inside if n > last and _comes_after(flow, n, last)}
-    matrices = [n for n in after if flow.nodes[n].name in MATRICES]
+    matrices = [n for n in after if _is_matrix(flow.nodes[n])]
     return not any(flow.nodes[n].heavy and any(m in flow.above(n, m) for m in matrices) for n in after)
+
+
+def _is_matrix(node: Node) -> bool:
+    """Whether weights were multiplied with: they are no nodes, so that a product with them has one parent."""
+    return node.name in MATRICES or (node.name in PRODUCTS and len(node.parents) == 1)
 
 
 def _comes_after(flow: Flow, node: int, attention: int) -> bool:
@@ -250,9 +262,7 @@ def _by_rhythm(flow: Flow, joins: list[Joined]) -> list[Group]:
     beats = [joined.mixes for joined in joins]
     found = _rhythm(beats)
     if found is None:
-        rest = joins[beats.index(True) if True in beats else 0 :]
-        whole = [rest[0], *(two for one, two in pairwise(rest) if one.mixes or not _starts_stage(flow, one, two))]
-        parts = _from_attention(whole)
+        parts = _from_attention(flow, joins[beats.index(True) if True in beats else 0 :])
     else:
         lead, period = found
         parts = [joins[i : i + period] for i in range(lead, len(joins), period)]

@@ -71,13 +71,16 @@ def sparse_by_content(may_see: Tensor, unseen: Tensor) -> bool:
 
     Windows, causal masks and padding let a key be seen by queries in a row, and positions alone the same keys in every
     sequence. A choice does neither. Queries that are padding are not asked: each repeats what the one before it sees.
-    Keys that are unseen in one run at an end are padding, whatever the pattern of the others: a choice leaves gaps.
+    Nor are those that see everything (a global token). One sequence alone with its unseen keys in one run at an end is
+    more likely padded.
     """
     n = may_see.shape[-1]
     if may_see.shape[-2] != n:
         return False
     seen, hidden = may_see.reshape(-1, n, n), unseen.expand(may_see.shape[:-1]).reshape(-1, n)
-    last_real = torch.where(hidden, 0, torch.arange(n, device=seen.device)).cummax(-1).values
+    passed = hidden | (seen | hidden.unsqueeze(1)).all(-1)
+    last_real = torch.where(passed, 0, torch.arange(n, device=seen.device)).cummax(-1).values
+    last_real = last_real.maximum((~passed).int().argmax(-1, keepdim=True))  # before the first, it is the first
     rows = seen.gather(1, last_real.unsqueeze(-1).expand_as(seen))
     begins = rows[:, 1:] & ~rows[:, :-1]
     in_turns = bool((begins.sum(1) + rows[:, 0] > 1).any())
@@ -85,7 +88,7 @@ def sparse_by_content(may_see: Tensor, unseen: Tensor) -> bool:
     both = real.unsqueeze(-1) & real.unsqueeze(-2)
     differs = bool(((seen != seen[:1]) & both).any())
     at_an_end = bool(((hidden[:, 1:] != hidden[:, :-1]).sum(-1) <= 1).all())
-    return in_turns and not at_an_end and (differs or len(seen) == 1)
+    return in_turns and (differs or (len(seen) == 1 and not at_an_end))
 
 
 def _of_mask(seen: AttentionSeen) -> tuple[Tensor, Tensor]:
