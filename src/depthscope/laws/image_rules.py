@@ -12,7 +12,7 @@ def pooled(func: Any, args: tuple, kwargs: dict) -> Any:
     """avg_pool: every place a mean of its neighbours, the same in each channel, M X; M is what becomes of 1 0 .. 0."""
     x, *how = args
     n = x.shape[2:].numel()
-    if not x.turned or law_of(x).tokens != n:
+    if not _has_channels_first(x):
         raise no_rule(func.__name__, args)
     ones = torch.eye(n, dtype=torch.float64).reshape(n, 1, *x.shape[2:])
     M = func(ones, *how, **kwargs).flatten(1).T
@@ -23,7 +23,7 @@ def norm_of_all(func: Any, args: tuple, kwargs: dict) -> Any:
     """group_norm with one group: all tokens and channels together at mean 0 and variance 1, then weight and bias."""
     call = dict(zip(("input", "num_groups", "weight", "bias", "eps"), args, strict=False)) | kwargs
     x, weight, bias, eps = call["input"], call.get("weight"), call.get("bias"), call.get("eps", 1e-5)
-    if call["num_groups"] != 1 or not _has_channels(x):
+    if call["num_groups"] != 1 or not _has_channels_first(x):
         raise no_rule(func.__name__, args)
     law = _centred(law_of(x))
     size = law.overlaps().diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
@@ -33,7 +33,7 @@ def norm_of_all(func: Any, args: tuple, kwargs: dict) -> Any:
     return like(shapes(func, args, kwargs), law)
 
 
-def _has_channels(x: LawTensor) -> bool:
+def _has_channels_first(x: LawTensor) -> bool:
     return x.turned and law_of(x).tokens == x.shape[2:].numel()
 
 

@@ -66,7 +66,7 @@ def sampled_mu_of(pattern: Pattern, X: Tensor, channels: Tensor) -> tuple[tuple[
     y = torch.linalg.vector_norm(pattern.centre(pattern.image(rows)), dim=-1, dtype=torch.float64).square()
     ratio = y.sum(-1) / x.sum(-1)
     r = x.shape[-1]
-    spread = (y - ratio[:, None] * x).square().sum(-1) / (r * max(r - 1, 1))
+    spread = (y - ratio[:, None] * x).square().sum(-1) / (r * (r - 1))
     mu_2 = ratio.sqrt()
     return (_mu_1(pattern, chunk, heads), mu_2), spread.sqrt() / x.mean(-1) / (2 * mu_2)
 

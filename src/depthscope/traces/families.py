@@ -15,12 +15,12 @@ from torch import nn
 from depthscope.traces.flow import Flow
 from depthscope.traces.lines import Joined
 from depthscope.traces.nodes import Node
-from depthscope.traces.operations import FORMS, SCALED
+from depthscope.traces.operations import FORMS, ROLES, SCALED
 
 _NUMBER = re.compile(r"\d+")
 IDLE = FORMS | SCALED | {"lerp", "lerp_", "stack", "sum"}  # functions that only put states together
-MATRICES = {"linear", "addmm", "conv1d", "conv2d", "conv3d", "bilinear"}
-PRODUCTS = {"matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "einsum"}  # with weights where one operand is a node
+MATRICES = {name for name, role in ROLES.items() if role == "matrix"} | {"conv3d", "bilinear"}
+PRODUCTS = {name for name, role in ROLES.items() if role == "weights"} | {"__rmatmul__"}  # with weights, or of tokens
 Member = tuple[str, int]  # the path, and the call where the module is called, else -1
 
 
