@@ -18,7 +18,7 @@ demo: .venv/demo
 test: .venv/test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	MYPY_NUM_WORKERS=2 $(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long"
 
 test-long: .venv/test

@@ -15,6 +15,7 @@ from pathlib import Path
 from textwrap import fill
 
 import torch
+from before import BEFORE, NOW
 
 from depthscope.benches.record import Bench
 from depthscope.records import load
@@ -23,7 +24,7 @@ from depthscope.reports.show import markdown
 
 ROOT = Path(__file__).parents[1]
 PAGE, OUT = ROOT / "docs" / "benchmarks.md", ROOT / "out"
-BEFORE, NOW, GRID = ROOT / "benchmarks" / "before.json", OUT / "spread.json", OUT / "grid.json"
+GRID = OUT / "grid.json"
 HEAD = """# Benchmarks
 
 `make bench` runs everything and writes this page; `python benchmarks/page.py --only NAME` renews
@@ -31,7 +32,7 @@ one section. Both sides of a ratio take turns in one process, and the fastest ru
 because noise only adds. Timings are never tests. `depthscope bench` measures the same grid on your
 machine.
 """
-FULL = ("--grid", "full", "--budget", "900", "--repeats", "3")
+FULL = ("--grid", "full", "--budget", "1500", "--repeats", "3")
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def of_the_grid() -> str:
 
 
 def before_and_after() -> str:
-    """The cells of before.py, at an earlier commit and now."""
+    """The cells of before.py, at an earlier commit and now, measured side by side."""
     subprocess.run([sys.executable, str(ROOT / "benchmarks" / "before.py")], check=True)
     before, after = Bench.load(BEFORE), Bench.load(NOW)
     left_out = [f"- before, {one.cell}: {one.left_out}" for one in before.cells if one.left_out]
@@ -89,8 +90,8 @@ SECTIONS: dict[str, Section] = dict(
             "before",
             Section(
                 "Before and after",
-                "Ratios to the plain pass, processor time of one thread; * is above the aim. "
-                "`python benchmarks/before.py COMMIT` measures an earlier commit.",
+                "Ratios to the plain pass, processor time of one thread, both measured at the same time; * is above "
+                "the aim. `python benchmarks/before.py COMMIT` compares with another commit.",
                 before_and_after,
             ),
         ),

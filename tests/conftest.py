@@ -1,5 +1,6 @@
 """What every test starts from: one thread, here and in the processes that tests start, and one seed."""
 
+import gc
 import os
 
 # Threads that wait for a busy core make small matrices twenty times slower, and two processes have two cores.
@@ -9,6 +10,14 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
 
 import pytest
 import torch
+
+# What collecting makes (modules, cases) lives to the end: the garbage collector would walk over all of it again and again.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

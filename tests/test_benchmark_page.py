@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from depthscope.benches.record import Bench
+from depthscope.benches.grid import grid
 
 REPOSITORY = Path(__file__).parents[1]
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))
@@ -35,11 +35,35 @@ def test_every_script_has_a_section() -> None:
     assert scripts - {"_ratio", "page", "before"} == set(page.SECTIONS) - {"grid", "before"}
 
 
-def test_before_is_a_record_of_the_cells_of_the_script() -> None:
-    found = Bench.load(before.BEFORE)
-    sizes = {(c.kind, c.width, c.tokens, c.batch, c.depth) for c in (one.cell for one in found.cells)}
-    assert sizes == set(before.SIZES) and found.clock == "cpu" and found.threads == 1
-    assert found.notes == ["commit c3d0739"]
+def test_before_and_now_are_measured_side_by_side(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Two processes, each with the depthscope of its own tree, at the same time; an error of one is an error."""
+    started: list[tuple[list[str], str]] = []
+
+    class Run:
+        def __init__(self, args: list[str], env: dict[str, str]) -> None:
+            self.args = args
+            started.append((args, env["PYTHONPATH"]))
+
+        def wait(self) -> int:
+            assert len(started) == 2  # none is waited for before both run
+            return int(fails and "now" in self.args)
+
+    monkeypatch.setattr(before.subprocess, "run", lambda *args, **kwargs: None)  # git
+    monkeypatch.setattr(before.subprocess, "Popen", Run)
+    monkeypatch.setattr(before, "BEFORE", tmp_path / "before.json")
+    fails = False
+    before.side_by_side("abc")
+    (old, old_path), (new, new_path) = started
+    assert old[-1] == "commit abc" and new[-1] == "now" and old_path != new_path == str(REPOSITORY / "src")
+    started.clear()
+    fails = True
+    with pytest.raises(SystemExit, match="both trees must be measured"):
+        before.side_by_side("abc")
+
+
+def test_the_cells_before_and_after_are_cells_of_the_full_grid() -> None:
+    sizes = {(c.kind, c.width, c.tokens, c.batch, c.depth) for c in grid("full")}
+    assert set(before.SIZES) <= sizes and len(set(before.SIZES)) == len(before.SIZES)
 
 
 def test_peers_agree_where_both_compute_a_number() -> None:

@@ -115,6 +115,30 @@ def test_what_does_not_fit_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "free_memory", lambda device: None)
     found = bench([TINY[0], large], threads=1, repeats=1, memory=False, budget=20)
     assert [one.cell for one in found.not_measured] == [large] and "are left" in found.not_measured[0].why
+    assert found.not_measured[0].shallow is None  # two of its blocks take too long as well
+
+
+def test_cells_that_take_too_long_are_told_by_two_of_their_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    short, long = (Cell("encoder", 16, 6, 2, depth, 2) for depth in (12, 48))
+    monkeypatch.setattr(run._Run, "expected", lambda self, cell: 1e9 if cell.depth > 2 else 1e-9)
+    found = bench([short, long], threads=1, repeats=1, memory=False, budget=60)
+    assert [one.cell for one in found.not_measured] == [short, long] and not found.cells
+    first, second = (one.shallow for one in found.not_measured)
+    assert first is second and first is not None and first.cell == replace(short, depth=2)
+    assert f"2 of its blocks: states {first.ratio('states'):.2f}" in str(found).replace("\n", " ")
+
+
+def test_memory_is_measured_from_the_least_to_the_most(tiny: Bench) -> None:
+    cells = [replace(tiny.cells[0], cell=Cell("encoder", 16, n, 2, 2, 2)) for n in (40, 8, 16, 24, 32)]
+    assert [one.cell.tokens for one in run._small_to_large(cells)] == [8, 24, 40]
+    assert run._small_to_large(cells[:1]) == cells[:1]
+
+
+def test_long_rounds_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    how = {"now": clock_called("cpu", CPU), "device": CPU, "repeats": 4}
+    assert len(measure.measured(TINY[0], **how).times["plain"]) == 4  # type: ignore[arg-type]
+    monkeypatch.setattr(measure, "LONG", 0.0)
+    assert len(measure.measured(TINY[0], **how).times["plain"]) == 2  # type: ignore[arg-type]
 
 
 def test_memory_that_runs_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

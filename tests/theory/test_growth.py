@@ -13,7 +13,7 @@ from loops import over
 
 
 @over("law", [normal, flat])
-@over("case", range(len(CASES)))
+@over("case", range(len(CASES)), every=3)
 def test_eq_9_is_the_mean_of_drawn_growths_for_any_law(case, law):
     kind, n, d, _, alpha, sigma = CASES[case]
     torch.manual_seed(case)

@@ -59,6 +59,7 @@ def test_growths_are_spectral_radii_of_the_dense_layer(kind, law, residual):
         assert float(mu.abs().log()) == pytest.approx(max(constant, rest), abs=1e-9)
 
 
+@pytest.mark.long
 def test_the_verdict_is_what_two_thousand_layers_do_in_a_thousand_cases():
     """Outside a margin of 0.01, where 2,000 layers make a factor of e^20; both verdicts and all kinds are there."""
     kinds, tie, wanted = ["softmax", "sharp", "causal", "symmetric", "cyclic"], 0.01, 50

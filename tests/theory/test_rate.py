@@ -30,7 +30,7 @@ def exact_rate(X, P, **law):
     return expected_rate(t_sim(X), mu_1, mu_2, eta=expected_eta(X, P, **law), d=X.shape[-1], **law)
 
 
-@over("case", range(len(CASES)))
+@over("case", range(len(CASES)), every=3)
 def test_eq_13_is_the_mean_of_drawn_rates(case):
     kind, n, d, _, alpha, sigma = CASES[case]
     torch.manual_seed(100 + case)
@@ -39,7 +39,7 @@ def test_eq_13_is_the_mean_of_drawn_rates(case):
     assert_mean(r, exact_rate(X, P, alpha=alpha, sigma=sigma))
 
 
-@over("case", range(len(CASES)))
+@over("case", range(len(CASES)), every=3)
 def test_eq_18_is_the_mean_of_drawn_rates_with_heads(case):
     kind, n, d, h, alpha, sigma = CASES[case]
     torch.manual_seed(200 + case)
@@ -56,10 +56,9 @@ def test_at_the_papers_size_the_limit_of_large_d_is_the_rate():
 
 
 def drawn(kind, n, d, count=1000):
-    """Tokens, attention and all that Theorem 2.6 asks about them."""
+    """Tokens, attention and all that Theorem 2.6 asks about them, but for E[eta]."""
     X, P = tokens(count, n, d), attention(kind, count, n)
-    mu_1, mu_2 = mu(X, P)
-    return X, P, omega(X, P), delta_by_definition(P), mu_1, mu_2, expected_eta(X, P)
+    return X, P, omega(X, P), delta_by_definition(P), *mu(X, P)
 
 
 def test_eq_16_bounds_the_exact_rate_wherever_its_conditions_hold_and_only_there():
@@ -67,12 +66,13 @@ def test_eq_16_bounds_the_exact_rate_wherever_its_conditions_hold_and_only_there
     met = missed = 0
     for kind in KINDS:
         for n, d in [(3, 2), (3, 6), (6, 4), (8, 16)]:
-            X, P, omega_, delta_, mu_1, mu_2, eta = drawn(kind, n, d)
+            X, P, omega_, delta_, mu_1, mu_2 = drawn(kind, n, d)
+            eta = expected_eta(X, P)
             met_here = preconditions(omega_, delta_, mu_1=mu_1, mu_2=mu_2, eta=eta).holds
             inside = omega_ + delta_ < 1
             if not bool(inside.any()):
                 continue
-            rate = exact_rate(X, P)[inside]
+            rate = exact_rate(X[inside], P[inside])
             bound = rate_lower_bound(t_sim(X)[inside], omega_[inside], delta_[inside])
             assert ((rate >= bound - 1e-11) == met_here[inside]).all()
             assert (bound > 1).all()
@@ -86,11 +86,11 @@ def test_eq_16_bounds_the_exact_rate_of_wide_tokens_that_stay_away_from_equality
     """The theorem in its own words, with nothing of E[eta] in the condition: omega + delta < 1, (15) >= 0.01, d = 32."""
     met = 0
     for kind in KINDS:
-        X, P, omega_, delta_, mu_1, mu_2, _ = drawn(kind, 10, 32, count=4000)
+        X, P, omega_, delta_, mu_1, mu_2 = drawn(kind, 10, 32, count=4000)
         away = torch.maximum(mu_1.square() - (1 - omega_).square(), delta_.square() - mu_2.square()) >= 0.01
         met_here = (omega_ + delta_ < 1) & away
         if bool(met_here.any()):
-            rate, t = exact_rate(X, P)[met_here], t_sim(X)[met_here]
+            rate, t = exact_rate(X[met_here], P[met_here]), t_sim(X)[met_here]
             assert (rate >= rate_lower_bound(t, omega_[met_here], delta_[met_here])).all()
             assert (rate > 1).all()
             met += int(met_here.sum())

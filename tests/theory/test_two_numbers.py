@@ -30,7 +30,7 @@ from depthscope.theory.two_numbers import (
     shifted,
     tokens_alike,
 )
-from loops import over
+from loops import crossed, over
 
 N, D = 24, 128
 WIRINGS = [name for name, wiring in TABLES["wiring"].items() if wiring.junctions(1, 1) is not None]
@@ -48,8 +48,7 @@ def two_numbers(wiring: str, activation: str, depth: int, **more) -> torch.Tenso
     return similarity_by_depth(depth=depth, n=N, **numbers | more)
 
 
-@over("activation", ["relu", "gelu", "swiglu"])
-@over("wiring", sorted(WIRINGS))
+@crossed("wiring, activation", sorted(WIRINGS), ["relu", "gelu", "swiglu"])
 def test_it_is_what_laws_make_of_the_code_of_the_blocks(wiring: str, activation: str) -> None:
     """laws_of_design runs the models' own wirings; ReLU is a series there, and its closed form here."""
     design = Design(12, wiring=wiring, activation=activation, **CHOICES)
@@ -108,8 +107,7 @@ def test_models_that_are_built_do_this(wiring: str, activation: str) -> None:
     assert float((two_numbers(wiring, activation, 10) - torch.stack(measured).mean(0)).abs().max()) < 0.05
 
 
-@over("site", SITES)
-@over("wiring", ["post_norm", "pre_norm"])
+@crossed("site, wiring", SITES, ["post_norm", "pre_norm"])
 def test_de_escalation_at_every_site(wiring: str, site: str) -> None:
     measured = []
     for seed in range(3):

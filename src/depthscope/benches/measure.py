@@ -1,7 +1,9 @@
-"""One cell measured: the plain pass and both scans take turns, then what the extra time is made of is counted."""
+"""One cell measured: a round in which operators are counted, then the plain pass and both scans take turns."""
 
 import re
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,6 +18,7 @@ from depthscope.scans.record import Scan
 from depthscope.scans.scan import scan
 
 Clock = Callable[[], float]
+LONG = 6.0  # seconds of a round by the wall: noise is a small part of it
 LEFT_OUT = re.compile(r"[^;]*\bfrom \d+ of \d+ sequences")  # as a scan notes it
 
 
@@ -36,36 +39,35 @@ def sides_of(model: nn.Module, inputs: Any) -> dict[str, Callable[[], Any]]:
 def measured(
     cell: Cell, *, now: Clock, device: torch.device, repeats: int, fixed: dict[str, float] | None = None
 ) -> Measured:
-    """Times of `repeats` rounds. fixed: extra seconds per block of the smallest cell, for the scans above the aim."""
+    """Times of `repeats` rounds, and of two where a round takes longer than LONG.
+
+    fixed: extra seconds per block of the smallest cell, for the scans above the aim. The round that counts operators
+    comes first: it warms up what the others find warm.
+    """
     model, inputs = subject(cell, device)
     sides = sides_of(model, inputs)
-    warm = {side: run() for side, run in sides.items()}
-    left_out = left_out_of(warm[HEADS])
-    del warm
+    start = time.perf_counter()
+    counted = {side: Counting(now) for side in sides}
+    left_out = ""
+    for side, run in sides.items():
+        with counted[side]:
+            given = run()
+        left_out = left_out_of(given) if side == HEADS else left_out
+        del given
+    rounds = repeats if time.perf_counter() - start < LONG else min(repeats, 2)
     times: dict[str, list[float]] = {side: [] for side in sides}
-    for _ in range(repeats):
+    for _ in range(rounds):
         for side, run in sides.items():
             times[side].append(seconds(now, run))
     found = Measured(cell, times, left_out=left_out)
     above = [side for side in SIDES if found.above(side)] if fixed is not None else []
-    if not above:
-        return found
-    counted = {side: _counted(sides[side], now) for side in (PLAIN, *above)}
-    parts = {side: _parts(found, side, counted, (fixed or {})[side]) for side in above}
-    return Measured(cell, times, parts, left_out)
+    return replace(found, parts={side: _parts(found, side, counted, (fixed or {})[side]) for side in above})
 
 
 def left_out_of(found: Scan) -> str:
     """The sequences that a scan did not read, in its own words; nothing where it read all."""
     said = (LEFT_OUT.search(note) for note in found.notes)
     return "; ".join(one.group() for one in said if one)
-
-
-def _counted(run: Callable[[], Any], now: Clock) -> Counting:
-    counting = Counting(now)
-    with counting:
-        run()
-    return counting
 
 
 def _parts(found: Measured, side: str, counted: dict[str, Counting], fixed: float) -> Parts:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from depthscope.benches.cell import Cell
-from depthscope.records import Record
+from depthscope.records import Record, since
 
 PLAIN, STATES, HEADS = "plain", "states", "heads"
 SIDES = (STATES, HEADS)  # a scan with attention=False, and one with attention statistics
@@ -69,10 +69,11 @@ class Measured:
 
 @dataclass(frozen=True)
 class NotMeasured:
-    """A cell that was asked for and not measured."""
+    """A cell that was asked for and not measured. shallow: the same with fewer blocks, which was."""
 
     cell: Cell
     why: str
+    shallow: Measured | None = since(2, default=None)
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,7 @@ class Bench(Record):
     """What scans cost over plain forward passes, on one machine."""
 
     FORMAT = "depthscope.bench"
+    VERSION = 2
 
     depthscope: str  # version
     torch: str

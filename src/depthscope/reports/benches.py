@@ -3,7 +3,18 @@
 from collections.abc import Sequence
 from typing import Any
 
-from depthscope.benches.record import AIMS, HEADS, MEMORY_AIM, PLAIN, SIDES, STATES, Bench, Measured, Parts
+from depthscope.benches.record import (
+    AIMS,
+    HEADS,
+    MEMORY_AIM,
+    PLAIN,
+    SIDES,
+    STATES,
+    Bench,
+    Measured,
+    NotMeasured,
+    Parts,
+)
 from depthscope.reports.sheet import Grid, Line, Part, Sheet, notes
 
 SIZE = (10, 4.5)
@@ -86,9 +97,18 @@ def _rest(bench: Bench) -> list[Part]:
         body.append(Grid(["cell", "plain MiB", "states", "heads", "first scan MiB"], rows, gap=1, left=1))
     if bench.not_measured:
         body += [Line(""), Line(f"not measured: {len(bench.not_measured)} cells", "bold")]
-        body.append(Grid(["cell", "why"], [[str(one.cell), one.why] for one in bench.not_measured], left=2, fold=None))
+        rows = [[str(one.cell), f"{one.why}{_of_few(one)}"] for one in bench.not_measured]
+        body.append(Grid(["cell", "why"], rows, left=2, fold=None))
     left_out = [f"{one.cell}: {one.left_out}; its ratio does not count" for one in bench.cells if one.left_out]
     return [*body, *notes([*bench.notes, *left_out])]
+
+
+def _of_few(one: NotMeasured) -> str:
+    """The ratios of a few blocks of a cell that was not measured."""
+    if one.shallow is None:
+        return ""
+    ratios = " and ".join(f"{side} {ratio(one.shallow, side).strip()}" for side in SIDES)
+    return f"; {one.shallow.cell.depth} of its blocks: {ratios}"
 
 
 def above(bench: Bench) -> list[Part]:
