@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import UsageError
+from depthscope.models import sequence_attention
 from depthscope.models.design import Design
 from depthscope.models.position_scores import position_scores, scaled_dot_product_attention
 from depthscope.models.relative_attention import RelativeAttention, sinusoids
@@ -141,6 +142,51 @@ def test_attention_is_torchs_for_a_mask() -> None:
         torch.testing.assert_close(a, b)
 
 
+@over("leading, n, m", [((), 4, 3), ((2,), 1, 0), ((2,), 1, 3), ((3,), 5, 0), ((3,), 3, 5), ((2, 3), 6, 2)])
+def test_one_sequence_after_another_is_all_at_once(leading: tuple[int, ...], n: int, m: int) -> None:
+    torch.manual_seed(0)
+    shapes = [(*leading, 3, length, 4) for length in (n, n, m + n, m + n)] + [(3, m + n + 1, 4)]
+    tensors = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    G, found = torch.randn(shapes[0], dtype=torch.float64), []
+    for worth in (sequence_attention.WORTH, 0):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sequence_attention, "WORTH", worth)
+            mixed = sequence_attention.relative_attention(*tensors)
+            assert ("OneByOne" in repr(_steps(mixed))) == (worth == 0)
+            found.append((mixed, *torch.autograd.grad(mixed, tensors, G)))
+            if n < 4:
+                assert torch.autograd.gradcheck(sequence_attention.relative_attention, tensors)
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def _steps(Y: Tensor) -> list[str]:
+    """The names of the operations that gave Y."""
+    names, left = [], [Y.grad_fn]
+    while left:
+        node = left.pop()
+        names.append(type(node).__name__)
+        left += [before for before, _ in node.next_functions if before is not None]
+    return names
+
+
+def test_at_a_usual_size_sequences_go_one_after_another_and_attention_can_be_watched() -> None:
+    module, X = attention(64, 4), torch.randn(2, 130, 64)
+    alone = module(X)
+    assert any("OneByOne" in name for name in _steps(alone))
+
+    class Watch(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            seen.append(getattr(func, "__name__", ""))
+            return func(*args, **kwargs or {})
+
+    seen: list[str] = []
+    with Watch():
+        watched = module(X)
+    assert seen.count("scaled_dot_product_attention") == 1
+    torch.testing.assert_close(watched, alone)
+
+
 def test_what_it_cannot_be() -> None:
     with pytest.raises(UsageError, match="must be causal with attention"):
         RelativeAttention(Design(d=8, h=2))
@@ -148,8 +194,9 @@ def test_what_it_cannot_be() -> None:
         RelativeAttention(Design(d=8, h=2, causal=True, attention="uniform"))
 
 
-def test_in_bfloat16_under_autocast() -> None:
-    module, X = attention(32, 2), torch.randn(2, 9, 32)
+@over("n", [9, 190])
+def test_in_bfloat16_under_autocast(n: int) -> None:
+    module, X = attention(32, 2), torch.randn(2, n, 32)
     exact = module(X)
     with torch.autocast("cpu", torch.bfloat16):
         rough = module(X)

@@ -8,15 +8,19 @@ from torch.autograd.function import once_differentiable
 from torch.overrides import handle_torch_function, has_torch_function
 
 
+def furthest(n: int, like: Tensor) -> Tensor:
+    """(n, n): minus infinity in the columns c < n - i of row i, whose distance no key has; else plus infinity."""
+    far = torch.ones(n, n, dtype=torch.bool, device=like.device).tril().flip(0)
+    return torch.full((n, n), torch.inf, dtype=like.dtype, device=like.device).masked_fill_(far, -torch.inf)
+
+
 class _PositionScores(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, r: Tensor, s: float) -> Tensor:
         ctx.save_for_backward(q, r)
         ctx.s, (h, B, n, _), T = s, q.shape, r.shape[1] - 1
         S = torch.bmm(q.flatten(1, 2) * s, r.transpose(1, 2)).view(h, B, n, T + 1)
-        far = torch.ones(n, n, dtype=torch.bool, device=q.device).tril().flip(0)  # column c of row i: c < n - i
-        most = torch.full((n, n), torch.inf, dtype=S.dtype, device=q.device).masked_fill_(far, -torch.inf)
-        torch.minimum(S[..., :n], most, out=S[..., :n])  # as masked_fill_, in a seventh of the time
+        torch.minimum(S[..., :n], furthest(n, S), out=S[..., :n])  # as masked_fill_, in a seventh of the time
         return S.as_strided((h, B, n, T), (B * n * (T + 1), n * (T + 1), T, 1), n)
 
     @staticmethod

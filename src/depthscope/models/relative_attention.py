@@ -5,8 +5,8 @@ from torch import Tensor, nn
 
 from depthscope.errors import UsageError
 from depthscope.models.design import Design
-from depthscope.models.position_scores import position_scores, scaled_dot_product_attention
 from depthscope.models.segment_memory import Recall
+from depthscope.models.sequence_attention import relative_attention
 
 
 def sinusoids(T: int, d: int, like: Tensor) -> Tensor:
@@ -53,17 +53,9 @@ class RelativeAttention(nn.Module):
         if recall.before is not None:  # apart from X: no gradient into it is computed only to be thrown away
             k, v = (torch.cat([self._split(W(recall.before)), x], -2) for W, x in ((self.W_k, k), (self.W, v)))
         content, position = (q + bias.unsqueeze(-2).to(q.dtype) for bias in (self.u, self.v))  # autocast: q is narrower
-        scores = self._scores(position, self._split(self.W_kR(recall.R)))
-        mixed = scaled_dot_product_attention(content, k, v, scores)
+        mixed = relative_attention(content, position, k, v, self._split(self.W_kR(recall.R)))
         joined = mixed.transpose(-2, -3).flatten(-2)  # (..., n, d)
         return joined if self.W_O is None else self.W_O(joined)
-
-    @staticmethod
-    def _scores(q: Tensor, r: Tensor) -> Tensor:
-        """The scores of the positions, (..., h, n, T): q (..., h, n, d_h), r (h, T + 1, d_h)."""
-        heads_first = q.flatten(0, -4) if q.ndim > 3 else q.unsqueeze(0)
-        scores = position_scores(heads_first.transpose(0, 1), r, q.shape[-1] ** -0.5).transpose(0, 1)
-        return scores.unflatten(0, q.shape[:-3]) if q.ndim > 3 else scores.squeeze(0)
 
     def extra_repr(self) -> str:
         return f"h={self.h}"
