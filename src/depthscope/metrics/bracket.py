@@ -30,11 +30,9 @@ class Bracket(NamedTuple):
         return torch.maximum(self.high - self.value, self.value - self.low)
 
 
-def spectral_bracket(A: Tensor, error: Tensor, *, squarings: int, tolerance: float, narrow: int = 99) -> Bracket:
+def spectral_bracket(A: Tensor, error: Tensor, *, squarings: int, tolerance: float) -> Bracket:
     """A bracket of rho(A + E) for every E with |E|_F <= error (b,), A (b, n, n) in float32 or float64.
 
-    From the squaring `narrow` on float32 is enough: in the first ones |B^2|_F is far below |B|_F^2, which lets rounding
-    grow; once few eigenvalues are left it only doubles.
     B = A^K / size^K with K = 2^i by repeated squaring, |B|_F <= 1; e bounds what B is off by, with the rounding of each
     product: e <- 2 |B|_2 e + e^2 + n eps |B|_2. It ends early where every head is known to the tolerance.
     """
@@ -53,19 +51,16 @@ def spectral_bracket(A: Tensor, error: Tensor, *, squarings: int, tolerance: flo
         norm = _two_norm(B, spare).clamp_max(1.0)
         if i % 2 == squarings % 2:
             high = torch.minimum(high, (log + (norm + e).clamp_max(1 + n * eps).log() / K).exp())
-            low = torch.maximum(low, _by_trace(B.diagonal(dim1=-2, dim2=-1).sum(-1), e, n, log, K))
+            low = torch.maximum(low, by_trace(B.diagonal(dim1=-2, dim2=-1).sum(-1), e, n, log, K))
             settled = (high - low <= tolerance * high) | (e >= 1)
             if i == squarings or bool(settled.all()):
                 break
-        if i == narrow:
-            B, eps = B.float(), torch.finfo(torch.float32).eps
-            e, spare = e + eps, spare.float()
         before, B = B, torch.bmm(B, B, out=spare)  # fresh memory would cost more than the product
         spare = before
         if i >= 8 and bool((low < 0.9 * high).any()):
             # tr A^3K: that of A^K may vanish where eigenvalues of one modulus cancel
             trace = torch.linalg.vecdot(before.mT.flatten(-2), B.flatten(-2))
-            low = torch.maximum(low, _by_trace(trace, e * (3 + 3 * e + e * e) + n * eps, n, log, 3 * K))
+            low = torch.maximum(low, by_trace(trace, e * (3 + 3 * e + e * e) + n * eps, n, log, 3 * K))
         e = 2 * norm * e + e * e + n * eps * norm
     if bool((low < 0.9 * high).any()):
         low = torch.maximum(low, _by_normality(B, e, n, log, K))
@@ -82,7 +77,7 @@ def _two_norm(B: Tensor, spare: Tensor) -> Tensor:
     return (size.sum(-1).amax(-1).double() * size.sum(-2).amax(-1).double()).sqrt()
 
 
-def _by_trace(trace: Tensor, e: Tensor, n: int, log: Tensor, K: float) -> Tensor:
+def by_trace(trace: Tensor, e: Tensor, n: int, log: Tensor, K: float | Tensor) -> Tensor:
     """|tr B / n|^(1/K) size, at least: the trace of what B is off by is at most sqrt(n) e."""
     least = trace.double().abs() - math.sqrt(n) * e
     return torch.where(least > 0, (log + (least / n).clamp_min(1e-300).log() / K).exp(), 0.0)

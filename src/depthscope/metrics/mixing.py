@@ -92,7 +92,7 @@ def _mixed_size(pattern: Pattern, Z: Tensor, heads: int) -> Tensor:
     n, d = Z.shape[-2:]
     if d <= n or pattern.size * n * n > HELD:
         return _by_channels(pattern, Z.mT.repeat_interleave(heads, 0))
-    R, G = _centred_rows(pattern), Z @ Z.mT
+    R, G = centred_rows(pattern), Z @ Z.mT
     R_G = pattern.scratch.take("R G", tuple(R.shape), R).unflatten(0, (-1, heads))
     torch.matmul(R.unflatten(0, (-1, heads)), G[:, None], out=R_G)
     R, R_G = R.flatten(1), R_G.flatten(2).flatten(0, 1)
@@ -106,7 +106,7 @@ def _mixed_size(pattern: Pattern, Z: Tensor, heads: int) -> Tensor:
     return mixed
 
 
-def _centred_rows(pattern: Pattern) -> Tensor:
+def centred_rows(pattern: Pattern) -> Tensor:
     """Pi_2 P, (size, n, n), where P is held."""
     [(_, P)] = pattern.blocks()
     mean = (pattern.received / pattern.count()).to(P.dtype)[:, None]

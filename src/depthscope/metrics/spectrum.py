@@ -2,7 +2,6 @@
 
 import math
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,8 +11,10 @@ from depthscope.metrics.bracket import Bracket, spectral_bracket
 from depthscope.metrics.eigenvectors import radius_by_eigenvectors
 from depthscope.metrics.krylov import finite, largest_singular_value, spectral_radius
 from depthscope.metrics.largest_eigenvalue import largest_modulus
+from depthscope.metrics.mixing import centred_rows
 from depthscope.metrics.pattern import Pattern, pattern_of
 from depthscope.metrics.reduced import reduced
+from depthscope.metrics.thin_powers import thin_bracket
 from depthscope.registry import metric
 
 DENSE = 32  # at or below this many tokens LAPACK finds singular values faster than any iteration, and exactly
@@ -28,19 +29,10 @@ DOUBTFUL = 0.1  # a head whose bound is wider, relative to the value, is looked 
 Estimate = tuple[Tensor, Tensor]  # the value, and how far it may be off
 
 
-class Powers(NamedTuple):
-    """How the whole of Pi_2 P is squared to bound its spectral radius, with at most so many tokens."""
-
-    tokens: int
-    squarings: int
-    narrow: int = 99  # from this squaring on in float32
-
-    def choices(self) -> dict[str, int]:
-        return {"squarings": self.squarings, "narrow": self.narrow}
-
-
-ALONE = (Powers(512, 14),)
-IN_SCANS = (Powers(32, 14), Powers(128, squarings=8, narrow=4))
+ALONE, IN_SCANS = 512, 32  # tokens up to which powers of the whole of Pi_2 P are taken in float64
+THIN = 128  # tokens up to which a scan bounds lambda_2 by thin powers in the precision of P
+SQUARINGS = 14
+SMALL = 1e-3  # in a scan, delta and lambda_2 below this are nothing: their error counts against it
 
 
 def _dense(pattern: Pattern) -> Tensor:
@@ -60,10 +52,10 @@ def delta_of(pattern: Pattern) -> Estimate:
     return torch.where(bad, math.nan, value), torch.where(bad, math.nan, error)
 
 
-def lambda_2_of(pattern: Pattern, ways: tuple[Powers, ...] = IN_SCANS) -> Estimate:
+def lambda_2_of(pattern: Pattern, whole: int = IN_SCANS) -> Estimate:
     """|lambda_2| and how far it may be off for one part of a pattern, (size,) each."""
     if pattern.sink:
-        few = pattern.n <= ALONE[-1].tokens
+        few = pattern.n <= ALONE
         return _of_open_rows(pattern) if few else spectral_radius(pattern, LAMBDA_TOLERANCE)
     if pattern.is_triangular():
         # The eigenvalues of a triangular P are its diagonal; the first token sees itself alone, which is the 1.
@@ -74,8 +66,9 @@ def lambda_2_of(pattern: Pattern, ways: tuple[Powers, ...] = IN_SCANS) -> Estima
             first = pattern.mask.int().argmax(-1, keepdim=True)
             value = diagonal.scatter(-1, first, 0.0).amax(-1)
         return value, torch.zeros_like(value)
-    powers = next((way for way in ways if pattern.n <= way.tokens), None)
-    return spectral_radius(pattern, LAMBDA_TOLERANCE) if powers is None else _dense_lambda_2(pattern, powers)
+    if pattern.n <= whole:
+        return _by_powers(pattern)
+    return _by_thin_powers(pattern) if pattern.n <= THIN else spectral_radius(pattern, LAMBDA_TOLERANCE)
 
 
 def _of_open_rows(pattern: Pattern) -> Estimate:
@@ -85,11 +78,10 @@ def _of_open_rows(pattern: Pattern) -> Estimate:
     return torch.where(bad, math.nan, value), torch.where(bad, math.nan, 4 * EPS * pattern.size_of_rows())
 
 
-def _dense_lambda_2(pattern: Pattern, powers: Powers) -> Estimate:
-    """lambda_2_of by the whole of Pi_2 P; heads that are far from normal once more, each by itself."""
+def _by_powers(pattern: Pattern) -> Estimate:
+    """lambda_2_of by the whole of Pi_2 P in float64."""
     P, bad = finite(_dense(pattern))
-    sums = P.sum(-1, keepdim=True)
-    off = torch.where(sums > 0, sums - 1, 0.0).abs().amax((-2, -1))  # rows of float32 do not quite sum to 1
+    off = _off(P)
     P_Pi_2 = pattern.centre(P)
     A = pattern.centre(P_Pi_2.mT).mT  # Pi_2 P Pi_2 has the eigenvalues of Pi_2 P
     rounding = torch.where(bad, 0.0, 4 * EPS * pattern.size_of_rows())
@@ -98,17 +90,39 @@ def _dense_lambda_2(pattern: Pattern, powers: Powers) -> Estimate:
         off_by = torch.where(off < HALF, 2 * off, 0.0) * torch.linalg.vector_norm(P_Pi_2, dim=(-2, -1))
         value, error = radius_by_eigenvectors(A, rounding + off_by)
     else:
-        found = spectral_bracket(A, rounding, tolerance=TOLERANCE, **powers.choices())
+        found = spectral_bracket(A, rounding, squarings=SQUARINGS, tolerance=TOLERANCE)
         value, error = found.value, found.error + 2 * off
-    for i in (~bad & ~(error <= DOUBTFUL * value)).nonzero().flatten().tolist():
+    for i in (~bad & ~(error <= DOUBTFUL * value)).nonzero().flatten().tolist():  # far from normal: each by itself
         keep = slice(None) if pattern.mask is None else pattern.mask[i]
         whole = P[i][keep][:, keep]
         part = reduced(whole / whole.sum(-1, keepdim=True), EPS + float(off[i]))
-        again = spectral_bracket(part.A, part.error, squarings=2 * ALONE[-1].squarings, tolerance=TOLERANCE)
+        again = spectral_bracket(part.A, part.error, squarings=2 * SQUARINGS, tolerance=TOLERANCE)
         again = Bracket(*(column.clamp_min(part.known) for column in again))
         if again.error + 2 * off[i] < error[i]:
             value[i], error[i] = again.value, again.error + 2 * off[i]
     return torch.where(bad, math.nan, value.clamp_max(1.0)), torch.where(bad, math.nan, error)
+
+
+def _by_thin_powers(pattern: Pattern) -> Estimate:
+    """lambda_2_of in the precision of P; by the whole of Pi_2 P for heads that are not known well then."""
+    [(_, P)] = pattern.blocks()
+    found = thin_bracket(P, centred_rows(pattern), pattern.mask, tolerance=DOUBTFUL, floor=SMALL)
+    value, error = found.value.clamp_max(1.0), found.error + 2 * _off(P).double()
+    bad = ~P.sum((-2, -1)).isfinite()
+    doubtful = (~bad & ~(error <= DOUBTFUL * value.clamp_min(SMALL))).nonzero().squeeze(-1)
+    if len(doubtful):
+        mask = None if pattern.mask is None else pattern.mask[doubtful]
+        few, _ = pattern_of(P[doubtful], mask=mask, where="lambda_2", trusted=True)
+        again, its_error = _by_powers(few)
+        better = ~(its_error >= error[doubtful])
+        value[doubtful[better]], error[doubtful[better]] = again[better], its_error[better]
+    return torch.where(bad, math.nan, value), torch.where(bad, math.nan, error)
+
+
+def _off(P: Tensor) -> Tensor:
+    """How far rows are from summing to 1, (b,): those of float32 do not quite."""
+    sums = P.sum(-1)
+    return torch.where(sums > 0, sums - 1, 0.0).abs().amax(-1)
 
 
 def _over_parts(of, pattern: Pattern, batch: tuple[int, ...], return_residual: bool):
@@ -178,4 +192,4 @@ def lambda_2(
             f"lambda_2: P must be square, as in self-attention; got {pattern.n} queries and {pattern.m} keys. "
             "Only delta and attention_entropy are defined for cross-attention."
         )
-    return _over_parts(partial(lambda_2_of, ways=ALONE), pattern, batch, return_residual)
+    return _over_parts(partial(lambda_2_of, whole=ALONE), pattern, batch, return_residual)

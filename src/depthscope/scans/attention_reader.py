@@ -11,11 +11,11 @@ from torch import Tensor
 from depthscope.metrics.mixing import sampled_mu_of
 from depthscope.metrics.pattern import HELD, Pattern, Scratch, pattern_of
 from depthscope.metrics.plain_mixing import plain_mixing
+from depthscope.metrics.spectrum import SMALL
 from depthscope.registry import MetricFacts
 from depthscope.traces.attention import AttentionSeen, first_sees_last
 
 TOGETHER = HELD // 8  # elements of P that wait
-SMALL = 1e-3  # delta and lambda_2 below this are nothing: their error counts against it
 
 
 @dataclass(eq=False)

@@ -82,9 +82,9 @@ class StateReader:
         if flat.numel() > CHUNK // 2:
             self._measure([Waiting(flat, mask, numbers)], whole)
             return numbers
-        key = (whole, flat.shape[1:], flat.dtype, flat.device, fits)
+        key = (whole, flat.shape, flat.dtype, flat.device, fits)
         self._waiting[key].append(Waiting(flat.clone(), mask, numbers))  # the model may write into it
-        if sum(state.tokens.numel() for state in self._waiting[key]) > CHUNK // 2:
+        if len(self._waiting[key]) * flat.numel() > CHUNK // 2:
             self._measure(self._waiting.pop(key), whole)
         return numbers
 

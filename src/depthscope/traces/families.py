@@ -117,9 +117,10 @@ def _family_of(model: nn.Module, path: str, calls: int, chosen: set[str] | None)
     if calls > 1:
         return path
     kind = type(model.get_submodule(path))
+    if kind.__module__.startswith("torch.nn"):
+        return None
     siblings = [m for m in model.get_submodule(above).children() if type(m) is kind]
-    own = not kind.__module__.startswith("torch.nn")
-    return f"{above}.<{kind.__name__}>" if len(siblings) > 1 and own else None
+    return f"{above}.<{kind.__name__}>" if len(siblings) > 1 else None
 
 
 def _partitions(flow: Flow, joins: list[Joined], belongs: dict[int, set[Member]], named: bool) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from depthscope.traces.identity import Known
-from depthscope.traces.nests import tensors_in, ways_to_tensors
+from depthscope.traces.nests import PLAIN, tensors_in, ways_to_tensors
 from depthscope.traces.nodes import Given, JoinNode, ModuleCall, Node, Sizes, Tree
 from depthscope.traces.operations import ACTIVATIONS, FORMS, JOINS, SCALED, SHAPED_ALIKE, Operation
 from depthscope.traces.parts import CUTS, beside_others, is_left_again, is_part, whole_of
@@ -84,10 +84,10 @@ class Flow:
             return Given([], ())
         args = op.args[:1] if op.name in FORMS and op.name != "__setitem__" else op.args  # others give a shape alone
         places = [self._met(arg) if isinstance(arg, Tensor) else None for arg in args]
-        nested = (arg for arg in (*args, *op.kwargs.values()) if not isinstance(arg, Tensor))
-        named = (arg for arg in op.kwargs.values() if isinstance(arg, Tensor))
-        rest = [self._met(tensor) for tensor in (*tensors_in(nested), *named)]
-        return Given(places, tuple(node for node in (*places, *rest) if node is not None))
+        rest = [arg for arg in (*args, *op.kwargs.values()) if not isinstance(arg, Tensor) and type(arg) not in PLAIN]
+        rest += [arg for arg in op.kwargs.values() if isinstance(arg, Tensor)]
+        nodes = [*places, *map(self._met, tensors_in(rest))] if rest else places
+        return Given(places, tuple(node for node in nodes if node is not None))
 
     def _met(self, tensor: Tensor) -> int | None:
         """The node of a tensor; a new one where it comes from where nobody could watch. Weights have none."""
@@ -142,10 +142,11 @@ class Flow:
         return None
 
     def _made(self, tensor: Tensor, parents: tuple[int, ...], skip: int | None, name: str) -> int:
-        above = [self.nodes[parent] for parent in parents]
         state = len(self.nodes) if skip is None else self.nodes[skip].state
-        from_input = any(node.from_input for node in above)
-        tree = max((node.tree for node in above), default=-1)
+        from_input, tree = False, -1
+        for parent in parents:
+            node = self.nodes[parent]
+            from_input, tree = from_input or node.from_input, max(tree, node.tree)
         call, order, heavy = self._stack[-1], self.tick(), name in ACTIVATIONS
         shape = tuple(tensor.shape)
         return self._add(tensor, Node(parents, skip, state, name, call, order, shape, from_input, heavy, tree))

@@ -67,7 +67,7 @@ class Add:
     order: int
     operands: list[tuple[State | None, float]]
     result: State
-    bias: float = 0.0  # |b|^2 of the bias that was added last before this sum
+    bias: float = 0.0  # |b|^2 of the bias that was added last before this sum; |b| until the pass ends
     joint: bool = False  # attention and something else were mixed before they came here
 
 

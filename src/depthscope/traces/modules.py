@@ -18,6 +18,8 @@ def modules_in(model: nn.Module) -> dict[str, nn.Module]:
             continue
         met.add(id(module))
         found[path] = module
-        inside = path + "." if path else ""
-        waiting += [(inside + name, part) for name, part in reversed(list(module._modules.items())) if part is not None]
+        parts = module._modules.items()
+        if parts:  # most have none
+            inside = path + "." if path else ""
+            waiting += [(inside + name, part) for name, part in reversed(list(parts)) if part is not None]
     return found

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 DEEP = 4  # levels that are looked into
+PLAIN = {type(None), bool, int, float, str}  # most of what functions are given beside tensors: nothing is inside
 
 
 def ways_to_tensors(values: tuple) -> dict[tuple, Tensor]:
@@ -23,6 +24,8 @@ def _ways(value: Any, way: tuple) -> Iterator[tuple[tuple, Tensor]]:
 
 
 def _entries(value: Any) -> Iterable[tuple[Any, Any]]:
+    if type(value) in PLAIN:
+        return ()
     if isinstance(value, tuple | list):
         return enumerate(value)
     if isinstance(value, Mapping):
@@ -37,5 +40,5 @@ def tensors_in(values: Iterable[Any], deep: int = DEEP) -> Iterator[Tensor]:
     for value in values:
         if isinstance(value, Tensor):
             yield value
-        elif deep:
+        elif deep and type(value) not in PLAIN:
             yield from tensors_in((part for _, part in _entries(value)), deep - 1)

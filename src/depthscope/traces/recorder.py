@@ -78,6 +78,8 @@ class Recorder:
             yield from self._head.watched(path, module, inside=path.startswith(blocks))
 
     def closed(self, failed: bool) -> None:
+        for add in self.log.adds:  # asked for earlier, it would have kept a device waiting
+            add.bias = float(add.bias) ** 2
         if not failed:
             self.states.measure_waiting(assume=not self.log.frames)
         self.states.forget()
@@ -235,9 +237,9 @@ class Recorder:
         of_block = block is None or any(k is not None and k[0].order >= block.order for k in known)
         state = self.states.new(result, self._stack.path, whole=self._between, leads=of_block)
         self._patterns.end()
-        bias = 0.0 if self._bias is None else float(self._bias.detach().double().square().sum())
         first, second = (k or (None, 1.0) for k in known)
         operands = [first, (second[0], alpha * second[1])]
+        bias = 0.0 if self._bias is None else torch.linalg.vector_norm(self._bias.detach(), dtype=torch.float64)
         self.log.adds.append(Add(self._stack.path, state.order, operands, state, bias, self._lineage.mixed))
         self._lineage.end()
 

@@ -44,6 +44,8 @@ class Layout(NamedTuple):
     def split(self, tensor: Tensor) -> Tensor:
         """The tensor as (..., n, d): tokens next to the channels, everything else in front."""
         axes = (*self.tokens, self.channels)
+        if axes == (tensor.ndim - 2, tensor.ndim - 1):
+            return tensor  # as most are
         moved = tensor.movedim(axes, tuple(range(-len(axes), 0)))
         return moved.flatten(-len(axes), -2) if len(self.tokens) > 1 else moved
 
