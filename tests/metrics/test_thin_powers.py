@@ -74,7 +74,7 @@ def test_the_error_of_a_scan_holds(kind, n, dtype):
 def test_a_bracket_of_thin_powers_alone_holds(kind, n):
     """Without the other ways that take over where it is wide."""
     P = torch.stack([KINDS[kind](n) for _ in range(4)]).float()
-    found = thin_bracket(P, P - P.mean(-2, keepdim=True), None, tolerance=0.1, floor=SMALL)
+    found = thin_bracket(P - P.mean(-2, keepdim=True), tolerance=0.1, floor=SMALL)
     truth = truth_of(P)
     assert (found.low <= truth + 1e-6).all() and (truth <= found.high + 1e-6).all()
     assert (found.low <= found.value).all() and (found.value <= found.high).all()
@@ -82,7 +82,7 @@ def test_a_bracket_of_thin_powers_alone_holds(kind, n):
 
 def test_heads_at_initialisation_are_known_well_without_a_second_look():
     P = torch.stack([low_rank(128) for _ in range(16)]).float()
-    found = thin_bracket(P, centred_rows(of(P)), None, tolerance=0.1, floor=SMALL)
+    found = thin_bracket(centred_rows(of(P)), tolerance=0.1, floor=SMALL)
     assert (found.error <= 0.1 * found.value).all()
     torch.testing.assert_close(found.value, truth_of(P), rtol=2e-3, atol=0)
 
@@ -90,7 +90,7 @@ def test_heads_at_initialisation_are_known_well_without_a_second_look():
 def test_a_bracket_that_is_too_narrow_would_be_seen():
     """What low-rank powers miss is measured: with tokens beside the many directions of a sharp head it is not little."""
     P = torch.stack([KINDS["permutation"](128) for _ in range(4)]).float()
-    found = thin_bracket(P, P - P.mean(-2, keepdim=True), None, tolerance=0.1, floor=SMALL)
+    found = thin_bracket(P - P.mean(-2, keepdim=True), tolerance=0.1, floor=SMALL)
     assert (found.high >= 1 - 1e-5).all() and (found.low <= 1 + 1e-5).all()
 
 

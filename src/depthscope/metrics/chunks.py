@@ -148,12 +148,15 @@ def chunks(X: Tensor, mask: Tensor | None, *, where: str) -> Iterator[Chunk]:
     keep = None if mask is None else check_mask(mask, X.shape[:-1], where=where).reshape(-1, n, 1)
     step = max(1, CHUNK // (n * d))
     for i in range(0, len(flat), step):
-        x = flat[i : i + step]
-        x = x if x.dtype in (torch.float32, torch.float64) else x.float()
-        valid = None if keep is None else keep[i : i + step]
-        x = x if valid is None else torch.where(valid, x, 0.0)
-        scale = power_of_two(x)
-        yield Chunk(x if scale is None else x / scale[:, None, None], valid, scale)
+        yield chunk_of(flat[i : i + step], None if keep is None else keep[i : i + step])
+
+
+def chunk_of(x: Tensor, valid: Tensor | None) -> Chunk:
+    """The chunk of x (b, n, d) in any precision, over the tokens where valid (b, n, 1) is True."""
+    x = x if x.dtype in (torch.float32, torch.float64) else x.float()
+    x = x if valid is None else torch.where(valid, x, 0.0)
+    scale = power_of_two(x)
+    return Chunk(x if scale is None else x / scale[:, None, None], valid, scale)
 
 
 def by_sample(formula: Formula, X: Tensor, mask: Tensor | None, *, where: str) -> Tensor:

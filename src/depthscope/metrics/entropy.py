@@ -15,8 +15,8 @@ def entropy_of(pattern: Pattern) -> Tensor:
     for _, P in pattern.blocks():
         # log2 is several times faster than log; the clamp makes 0 log 0 = 0
         bits = pattern.scratch.take("scores", tuple(P.shape), P)
-        torch.clamp_min(P, torch.finfo(P.dtype).tiny, out=bits).log2_()
-        total = total - torch.linalg.vecdot(P.flatten(1), bits.flatten(1)).double()
+        torch.clamp_min(P, torch.finfo(P.dtype).tiny, out=bits).log2_().mul_(P)
+        total = total - bits.sum(-1).double().sum(-1)
     return total * math.log(2) / pattern.count().double().squeeze(-1)
 
 

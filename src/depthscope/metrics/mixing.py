@@ -1,13 +1,14 @@
 """What one attention matrix P does to the tokens X it mixes (Yu & Zhang 2023, section 2.2.2)."""
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from depthscope.checks import check_mask, check_tokens
 from depthscope.errors import ShapeError
-from depthscope.metrics.chunks import Chunk, power_of_two
+from depthscope.metrics.chunks import Chunk, chunk_of
 from depthscope.metrics.pattern import HELD, Pattern, pattern_of
 from depthscope.registry import metric
 
@@ -15,41 +16,40 @@ ROUNDED = 1e-4  # of |R|_F^2 tr G: below it rounding in float32 may take the fou
 _INVARIANT = ("token order", "rotation", "scale of X", "padding")
 
 
-def _tokens_of(pattern: Pattern, X: Tensor) -> tuple[Chunk, int]:
-    """The samples of X (samples, n, d) that a part of a pattern works on, and how many of its heads each has."""
-    if pattern.mixed is not None and pattern.mixed[0] is X:
-        return pattern.mixed[1:]
+class Mixed(NamedTuple):
+    """Samples of X (samples, n, d) that a part of a pattern works on, and how many of its heads each has."""
+
+    X: Tensor
+    chunk: Chunk
+    heads: int
+    moved: Tensor  # 1^T P Pi_2 X, (samples, heads, d): where attention drags the sum of tokens
+
+
+def _mixed(pattern: Pattern, X: Tensor) -> Mixed:
+    if pattern.mixed is not None and pattern.mixed.X is X:
+        return pattern.mixed
     low = pattern.first // pattern.heads
     high = (pattern.first + pattern.size - 1) // pattern.heads + 1
     heads = pattern.size // (high - low)
-    x = X[low:high].detach().double()
     valid = None if pattern.mask is None else pattern.mask[::heads, :, None]
-    x = x if valid is None else torch.where(valid, x, 0.0)
-    scale = power_of_two(x)
-    chunk = Chunk(x if scale is None else x / scale[:, None, None], valid, scale)
-    pattern.mixed = (X, chunk, heads)
-    return chunk, heads
-
-
-def _moved(pattern: Pattern, chunk: Chunk, heads: int) -> Tensor:
-    """1^T P Pi_2 X, (samples, heads, d): where attention drags the sum of tokens."""
-    return pattern.received.reshape(-1, heads, pattern.m) @ chunk.Pi_2_x
+    chunk = chunk_of(X[low:high].detach(), valid)
+    received = (pattern.received - 1).reshape(-1, heads, pattern.m)  # 1^T Pi_2 = 0: what is no sum stays as exact
+    pattern.mixed = Mixed(X, chunk, heads, (received.to(chunk.Pi_2_x.dtype) @ chunk.Pi_2_x).double())
+    return pattern.mixed
 
 
 def omega_of(pattern: Pattern, X: Tensor) -> Tensor:
     """omega for each head of a part, (size,)."""
-    chunk, heads = _tokens_of(pattern, X)
-    moved = _moved(pattern, chunk, heads).norm(dim=-1)
-    return (moved / (chunk.n * chunk.mean.norm(dim=(-2, -1)))[:, None]).flatten()
+    _, chunk, _, moved = _mixed(pattern, X)
+    return (moved.norm(dim=-1) / (chunk.n * chunk.mean.norm(dim=(-2, -1)))[:, None]).flatten()
 
 
 def mu_of(pattern: Pattern, X: Tensor) -> tuple[Tensor, Tensor]:
     """mu_1 and mu_2 for each head of a part, (size,) each."""
-    chunk, heads = _tokens_of(pattern, X)
-    Z = _scaled(chunk.Pi_2_x)
-    mixed = _mixed_size(pattern, Z.to(pattern.like.dtype), heads)
-    mu_2 = mixed.reshape(-1, heads) / Z.norm(dim=(-2, -1))[:, None]
-    return _mu_1(pattern, chunk, heads), mu_2.flatten()
+    mixed = _mixed(pattern, X)
+    size = mixed.chunk.scaled_energies.centred.sqrt()
+    Z = (mixed.chunk.Pi_2_x / size.to(mixed.chunk.Pi_2_x.dtype)[:, None, None]).to(pattern.like.dtype)
+    return _mu_1(pattern, mixed), _mixed_size(pattern, Z, mixed.heads)
 
 
 def sampled_mu_of(pattern: Pattern, X: Tensor, channels: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
@@ -59,8 +59,8 @@ def sampled_mu_of(pattern: Pattern, X: Tensor, channels: Tensor) -> tuple[tuple[
 
     The error is that of a ratio of two means over r draws.
     """
-    chunk, heads = _tokens_of(pattern, X)
-    Z = _scaled(chunk.Pi_2_x @ channels)
+    mixed = _mixed(pattern, X)
+    Z, heads = _scaled(mixed.chunk.Pi_2_x.double() @ channels), mixed.heads
     rows = Z.to(pattern.like.dtype).mT.repeat_interleave(heads, 0)  # (size, r, n)
     x = Z.square().sum(-2).repeat_interleave(heads, 0)  # (size, r)
     y = torch.linalg.vector_norm(pattern.centre(pattern.image(rows)), dim=-1, dtype=torch.float64).square()
@@ -68,13 +68,14 @@ def sampled_mu_of(pattern: Pattern, X: Tensor, channels: Tensor) -> tuple[tuple[
     r = x.shape[-1]
     spread = (y - ratio[:, None] * x).square().sum(-1) / (r * (r - 1))
     mu_2 = ratio.sqrt()
-    return (_mu_1(pattern, chunk, heads), mu_2), spread.sqrt() / x.mean(-1) / (2 * mu_2)
+    return (_mu_1(pattern, mixed), mu_2), spread.sqrt() / x.mean(-1) / (2 * mu_2)
 
 
-def _mu_1(pattern: Pattern, chunk: Chunk, heads: int) -> Tensor:
-    sums = chunk.n[:, None, None] * chunk.mean  # 1^T X
-    kept = pattern.received.sum(-1).reshape(-1, heads, 1) / chunk.n[:, None, None] if pattern.sink else 1.0  # P 1 = 1
-    return ((kept * sums + _moved(pattern, chunk, heads)).norm(dim=-1) / sums.norm(dim=-1)).flatten()
+def _mu_1(pattern: Pattern, mixed: Mixed) -> Tensor:
+    n = mixed.chunk.n[:, None, None]
+    sums = n * mixed.chunk.mean  # 1^T X
+    kept = pattern.received.sum(-1).reshape(-1, mixed.heads, 1) / n if pattern.sink else 1.0  # P 1 = 1
+    return ((kept * sums + mixed.moved).norm(dim=-1) / sums.norm(dim=-1)).flatten()
 
 
 def _scaled(Z: Tensor) -> Tensor:
@@ -106,9 +107,17 @@ def _mixed_size(pattern: Pattern, Z: Tensor, heads: int) -> Tensor:
     return mixed
 
 
+def in_one(pattern: Pattern) -> Tensor:
+    """P of few tokens in one piece, (size, n, m)."""
+    cut, P = next(pattern.blocks())
+    if cut.stop == pattern.n:
+        return P
+    return torch.cat([P.clone() for _, P in pattern.blocks()], -2)  # a block of rows is soon overwritten
+
+
 def centred_rows(pattern: Pattern) -> Tensor:
-    """Pi_2 P, (size, n, n), where P is held."""
-    [(_, P)] = pattern.blocks()
+    """Pi_2 P, (size, n, m), of few tokens."""
+    P = in_one(pattern)
     mean = (pattern.received / pattern.count()).to(P.dtype)[:, None]
     R = torch.sub(P, mean, out=pattern.scratch.take("R", tuple(P.shape), P))
     return R if pattern.mask is None else R.masked_fill_(~pattern.mask[..., None], 0.0)

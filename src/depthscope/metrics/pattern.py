@@ -16,7 +16,7 @@ from depthscope.checks import check_mask, check_stochastic, check_tokens
 from depthscope.errors import ShapeError
 
 HELD = 1 << 22  # elements of P kept at a time, 16 MiB in float32: larger pieces leave the cache and cost more
-PIECE = 1 << 17  # elements of small P measured at a time: what is made of them stays in the cache, and in the heap
+PIECE = 1 << 19  # elements of small P measured at a time: enough for few calls, and not far from the cache
 ENOUGH = 16  # heads, from which on more in one piece save no calls worth having
 
 

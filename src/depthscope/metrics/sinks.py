@@ -29,7 +29,13 @@ def sink_of(pattern: Pattern) -> tuple[Tensor, Tensor]:
 
 def _nothing_after(pattern: Pattern) -> bool:
     """Whether a mask of finite numbers closes the future: weights there are no more than rounding."""
-    return all(float(P.triu(cut.start + 1).max()) < NOTHING for cut, P in pattern.blocks())
+    return all(
+        _is_nothing(P[:, 0, cut.start + 1 :]) and _is_nothing(P.triu(cut.start + 1)) for cut, P in pattern.blocks()
+    )
+
+
+def _is_nothing(weights: Tensor) -> bool:
+    return weights.numel() == 0 or float(weights.max()) < NOTHING
 
 
 def _sees_the_past(pattern: Pattern) -> bool:

@@ -9,9 +9,10 @@ from torch import Tensor
 from depthscope.errors import ShapeError
 from depthscope.metrics.bracket import Bracket, spectral_bracket
 from depthscope.metrics.eigenvectors import radius_by_eigenvectors
+from depthscope.metrics.gram_powers import largest_by_gram
 from depthscope.metrics.krylov import finite, largest_singular_value, spectral_radius
 from depthscope.metrics.largest_eigenvalue import largest_modulus
-from depthscope.metrics.mixing import centred_rows
+from depthscope.metrics.mixing import centred_rows, in_one
 from depthscope.metrics.pattern import Pattern, pattern_of
 from depthscope.metrics.reduced import reduced
 from depthscope.metrics.thin_powers import thin_bracket
@@ -30,26 +31,34 @@ Estimate = tuple[Tensor, Tensor]  # the value, and how far it may be off
 
 
 ALONE, IN_SCANS = 512, 32  # tokens up to which powers of the whole of Pi_2 P are taken in float64
-THIN = 128  # tokens up to which a scan bounds lambda_2 by thin powers in the precision of P
+FEW = 128  # tokens up to which products of whole matrices in the precision of P are the fastest way
 SQUARINGS = 14
 SMALL = 1e-3  # in a scan, delta and lambda_2 below this are nothing: their error counts against it
 
 
 def _dense(pattern: Pattern) -> Tensor:
     """P in float64."""
-    parts = [P.to(torch.float64, copy=True) for _, P in pattern.blocks()]  # a block of rows is soon overwritten
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)
+    return in_one(pattern).to(torch.float64, copy=True)
 
 
 def delta_of(pattern: Pattern) -> Estimate:
     """delta and how far it may be off for one part of a pattern, (size,) each."""
     if min(pattern.n, pattern.m) > DENSE:
-        return largest_singular_value(pattern, DELTA_TOLERANCE)
+        few = max(pattern.n, pattern.m) <= FEW
+        return _delta_by_gram(pattern) if few else largest_singular_value(pattern, DELTA_TOLERANCE)
     A, bad = finite(pattern.centre(_dense(pattern).mT).mT)
     A = A if pattern.n >= pattern.m else A.mT
     value = torch.linalg.eigvalsh(A.mT @ A)[..., -1].clamp_min(0).sqrt()  # faster than singular values, and as exact
     error = min(A.shape[-2:]) * torch.finfo(A.dtype).eps * pattern.size_of_rows()
     return torch.where(bad, math.nan, value), torch.where(bad, math.nan, error)
+
+
+def _delta_by_gram(pattern: Pattern) -> Estimate:
+    """delta_of in the precision of P, by powers of a Gram matrix."""
+    A = centred_rows(pattern)
+    most = pattern.received.amax(-1).sqrt()  # |Pi_2 P|_2^2 <= |P|_2^2 <= |P|_1 |P|_inf
+    value, error = largest_by_gram(A, most, DELTA_TOLERANCE)
+    return value, error + 4 * torch.finfo(A.dtype).eps * pattern.size_of_rows()
 
 
 def lambda_2_of(pattern: Pattern, whole: int = IN_SCANS) -> Estimate:
@@ -68,7 +77,7 @@ def lambda_2_of(pattern: Pattern, whole: int = IN_SCANS) -> Estimate:
         return value, torch.zeros_like(value)
     if pattern.n <= whole:
         return _by_powers(pattern)
-    return _by_thin_powers(pattern) if pattern.n <= THIN else spectral_radius(pattern, LAMBDA_TOLERANCE)
+    return _by_thin_powers(pattern) if pattern.n <= FEW else spectral_radius(pattern, LAMBDA_TOLERANCE)
 
 
 def _of_open_rows(pattern: Pattern) -> Estimate:
@@ -105,9 +114,10 @@ def _by_powers(pattern: Pattern) -> Estimate:
 
 def _by_thin_powers(pattern: Pattern) -> Estimate:
     """lambda_2_of in the precision of P; by the whole of Pi_2 P for heads that are not known well then."""
-    [(_, P)] = pattern.blocks()
-    found = thin_bracket(P, centred_rows(pattern), pattern.mask, tolerance=DOUBTFUL, floor=SMALL)
-    value, error = found.value.clamp_max(1.0), found.error + 2 * _off(P).double()
+    P = in_one(pattern)
+    found = thin_bracket(centred_rows(pattern), tolerance=DOUBTFUL, floor=SMALL)
+    noise = torch.finfo(P.dtype).eps * pattern.size_of_rows()  # in Pi_2 P
+    value, error = found.value.clamp_max(1.0), found.error + noise + 2 * _off(P).double()
     bad = ~P.sum((-2, -1)).isfinite()
     doubtful = (~bad & ~(error <= DOUBTFUL * value.clamp_min(SMALL))).nonzero().squeeze(-1)
     if len(doubtful):

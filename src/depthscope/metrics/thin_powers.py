@@ -1,8 +1,8 @@
 """Two numbers that the spectral radius of A = Pi_2 P lies between, from a thin product that stands for a power of A.
 
-High powers have few directions left:   A^K = c (Q^T W + E),   Q, W (WIDTH, n).
-E, with all rounding on the way to Q and W, is measured on random vectors: A^K g by K products with P, in the precision
-of P. Powers of Q^T W cost next to nothing, (Q^T W)^j = Q^T M^(j-1) W with M = W Q^T, and bound the radius from both
+High powers have few directions left:   A^K = c (Q^T W + E),   Q, W (THIN, n).
+E, with the rounding on the way to Q and W, is measured on random vectors: g A^K by K / 2 products with A^2, in the
+precision of P. Powers of Q^T W cost next to nothing, (Q^T W)^j = Q^T M^(j-1) W with M = W Q^T, and bound the radius from both
 sides as in bracket.py. What rounding could do at worst is ten thousand times what it does, and would bound nothing.
 """
 
@@ -13,40 +13,41 @@ import torch
 from torch import Tensor
 
 from depthscope.metrics.bracket import Bracket, by_trace
-from depthscope.metrics.krylov import MISSED, WIDTH
+from depthscope.metrics.gram_powers import TINY, unit
+
+PROBES = 16
+LEAST = 1.45  # chi^2 with 16 degrees of freedom is below this once in a million
 
 THIN = 24  # rows of Q and W
-SQUARINGS = 2  # of the whole of A: fewer, wider steps to A^K
-FIRST, LAST = 16, 64  # K, doubled for the heads that are not known well enough
-DOUBLINGS = 12  # of powers of Q^T W
-TINY = 1e-30
+FIRST, LAST = 32, 64  # K, doubled for the heads that are not known well enough
+BOUNDED = 6  # doublings of powers of Q^T W that bound the radius from both sides
+FURTHER = 6  # doublings that make the value better, which is known far better than it is bounded
 
 
 class Work(NamedTuple):
-    """Heads on their way: A^4 of A = Pi_2 P / size, Y = G (A^K)^T, and A^K g of the probes with the log of its size."""
+    """Heads on their way: A^2 and A^8 of size one, Y = G (A^K)^T, and g A^K of the probes g; logarithms of sizes."""
 
-    P: Tensor
-    keep: Tensor | None
-    A_4: Tensor
-    log_size: Tensor
+    A_2: Tensor
+    log_2: Tensor
+    A_8: Tensor
+    log_8: Tensor
     Y: Tensor
-    log_probe: Tensor
     probe: Tensor
+    log_probe: Tensor
 
     def of(self, heads: Tensor) -> "Work":
-        kept = {name: part[heads] for name, part in self._asdict().items() if part is not None}
-        return self._replace(**kept)
+        return Work(*(part[heads] for part in self))
 
 
-def thin_bracket(P: Tensor, Pi_2_P: Tensor, mask: Tensor | None, *, tolerance: float, floor: float) -> Bracket:
-    """A bracket of rho(Pi_2 P) for P (b, n, n), rows of padding zero, mask (b, n) or None.
+def thin_bracket(A: Tensor, *, tolerance: float, floor: float) -> Bracket:
+    """A bracket of rho(A) for A (b, n, n).
 
     K is doubled where the error is above tolerance * max(value, floor). The bracket fails once in a million heads.
     """
-    work = _begin(P, Pi_2_P, mask)
-    high = work.log_size.exp() + torch.finfo(P.dtype).eps * torch.linalg.vector_norm(P, dim=(-2, -1)).double()
+    work = _begin(A)
+    high = torch.linalg.vector_norm(A, dim=(-2, -1)).double()
     found = Bracket(torch.zeros_like(high), high, torch.zeros_like(high))
-    left = torch.arange(len(P), device=P.device)
+    left = torch.arange(len(A), device=A.device)
     K, steps = FIRST, FIRST
     while len(left):
         work = _further(work, steps)
@@ -58,65 +59,76 @@ def thin_bracket(P: Tensor, Pi_2_P: Tensor, mask: Tensor | None, *, tolerance: f
         open_ = ~(new.error <= tolerance * new.value.clamp_min(floor)) & high.isfinite()
         if K == LAST or not bool(open_.any()):
             break
-        left, work = left[open_], work.of(open_)
+        if not bool(open_.all()):
+            left, work = left[open_], work.of(open_)
         K, steps = 2 * K, K
     return found
 
 
-def _begin(P: Tensor, Pi_2_P: Tensor, mask: Tensor | None) -> Work:
-    b, n, _ = P.shape
-    A, log_size = _unit(Pi_2_P)
-    for _ in range(SQUARINGS):
-        A = torch.bmm(A, A)
-    G = _random(n, P)
-    keep = None if mask is None else mask[:, None, :]
-    start = torch.zeros_like(log_size)
-    return Work(P, keep, A, log_size, G[:THIN].expand(b, THIN, n), start, G[THIN:].expand(b, WIDTH, n))
+def _begin(A: Tensor) -> Work:
+    b, n, _ = A.shape
+    A_2, log_2 = unit(torch.bmm(A, A))
+    A_4, size = unit(torch.bmm(A_2, A_2))
+    log_4 = 2 * log_2 + size
+    A_8, size = unit(torch.bmm(A_4, A_4))
+    G = _random(n, A)
+    Y, probe = G[:THIN].expand(b, THIN, n), G[THIN:].expand(b, PROBES, n)
+    return Work(A_2, log_2, A_8, 2 * log_4 + size, Y, probe, torch.zeros_like(log_2))
 
 
 def _further(work: Work, steps: int) -> Work:
     """So many more factors of A in Y and in what becomes of the probes."""
     Y, Z, log = work.Y, work.probe, work.log_probe
-    for _ in range(steps >> SQUARINGS):
-        Y, _ = _unit(Y @ work.A_4.mT)
-        for _ in range(1 << SQUARINGS):
-            Z = _centre(Z @ work.P.mT, work.keep)
-        Z, size = _unit(Z)
-        log = log + size
+    for _ in range(steps // 8):
+        Y, _ = unit(Y @ work.A_8.mT)
+        for _ in range(4):
+            Z = Z @ work.A_2
+        Z, size = unit(Z)
+        log = log + 4 * work.log_2 + size
     return work._replace(Y=Y, probe=Z, log_probe=log)
 
 
 def _of_power(work: Work, K: int) -> Bracket:
     """What A^K tells."""
-    n = work.P.shape[-1]
-    Q = torch.linalg.qr(work.Y.mT).Q.mT.contiguous()
-    W, log = Q, K * work.log_size
-    for _ in range(K >> SQUARINGS):
-        W, size = _unit(W @ work.A_4)
+    n = work.A_8.shape[-1]
+    Y = torch.where(work.Y.isfinite().all(-1, keepdim=True), work.Y, 0.0)  # LAPACK refuses the others
+    Q = torch.linalg.qr(Y.mT).Q.mT.contiguous()
+    W, log = Q, K // 8 * work.log_8
+    for _ in range(K // 8):
+        W, size = unit(W @ work.A_8)
         log = log + size
-    Q, W, G = Q.double(), W.double(), _random(n, work.P)[THIN:].double()
-    missed = work.probe * (work.log_probe - log).exp()[:, None, None] - (G @ W.mT) @ Q  # E g
-    e = torch.linalg.vector_norm(missed, dim=(-2, -1)) / math.sqrt(MISSED)
-    return _of_thin(W @ Q.mT, e, log / K, K, n)
+    G = _random(n, work.A_8)[THIN:]
+    missed = work.probe * (work.log_probe - log).exp()[:, None, None] - ((G @ Q.mT) @ W).double()  # g E
+    e = torch.linalg.vector_norm(missed, dim=(-2, -1)) / math.sqrt(LEAST)
+    return _of_thin(W.double() @ Q.double().mT, e, log / K, K, n)
 
 
 def _of_thin(M: Tensor, e: Tensor, log: Tensor, K: int, n: int) -> Bracket:
     """A bracket of rho(A) from A^K = exp(K log) (Q^T W + E), M = W Q^T, |W|_F = 1, |E|_F <= e."""
     w = M.shape[-1]
     powers = torch.cat((torch.eye(w, dtype=M.dtype, device=M.device).expand_as(M), M), -2)  # M^(j-1) above M^j
-    logs, errors, traces = [log], [e], [_trace(M)]
-    for i in range(1, DOUBLINGS + 1):
-        powers = powers @ powers[:, w:]
+    sizes, errors, traces = [torch.ones_like(e)], [e], [_trace(M)]
+    for _ in range(BOUNDED):
+        powers = torch.bmm(powers, powers[:, w:])
         size = torch.linalg.vector_norm(powers[:, :w], dim=(-2, -1)).clamp_min(TINY)
-        powers = powers / size[:, None, None]
-        logs.append(logs[-1] + size.log() / (K << i))
+        powers.mul_((1 / size)[:, None, None])
+        sizes.append(size)
         errors.append((2 + errors[-1]) * errors[-1] / size)
         traces.append(_trace(powers[:, w:]))
-    log, e = torch.stack(logs), torch.stack(errors)
-    k = K << torch.arange(DOUBLINGS + 1, device=M.device)[:, None]
-    high = (log + e.log1p() / k).exp().nan_to_num(math.inf).amin(0)
-    low = by_trace(torch.stack(traces), e, n, log, k).nan_to_num(0.0).amax(0)
-    return Bracket(low, high, (2 * logs[-1] - logs[-2]).exp().clamp(low, high))
+    k = K << torch.arange(BOUNDED + 1, device=M.device)[:, None]
+    logs, e = log + (torch.stack(sizes).log() / k).cumsum(0), torch.stack(errors)
+    high = (logs + e.log1p() / k).exp().nan_to_num(math.inf).amin(0)
+    low = by_trace(torch.stack(traces), e, n, logs, k).nan_to_num(0.0).amax(0)
+    return Bracket(low, high, (_growth(powers[:, w:]) / k[-1] + logs[-1]).exp().clamp(low, high))
+
+
+def _growth(M: Tensor) -> Tensor:
+    """log rho(M) for M (b, w, w): that of |M^2j| / |M^j| over j, in which all but the radius cancels."""
+    found = []
+    for i in range(FURTHER + 1):
+        M, size = unit(torch.bmm(M, M) if i else M.clone())
+        found.append(size / 2**i)
+    return torch.stack(found).sum(0) + found[-1]
 
 
 def _trace(M: Tensor) -> Tensor:
@@ -125,17 +137,4 @@ def _trace(M: Tensor) -> Tensor:
 
 def _random(n: int, like: Tensor) -> Tensor:
     """The vectors that begin: of the range of A^K, and those that E is measured on."""
-    return torch.randn(THIN + WIDTH, n, generator=torch.Generator().manual_seed(2)).to(like)
-
-
-def _unit(X: Tensor) -> tuple[Tensor, Tensor]:
-    """X (b, r, n) of size one, and the logarithm of its size, (b,), float64."""
-    size = torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=True).clamp_min(TINY)
-    return X / size, size.flatten().double().log()
-
-
-def _centre(U: Tensor, keep: Tensor | None) -> Tensor:
-    """Pi_2 u for rows u of U that are zero on padding."""
-    if keep is None:
-        return U - U.mean(-1, keepdim=True)
-    return torch.where(keep, U - U.sum(-1, keepdim=True) / keep.sum(-1, keepdim=True), 0.0)
+    return torch.randn(THIN + PROBES, n, generator=torch.Generator().manual_seed(2)).to(like)
