@@ -40,7 +40,7 @@ def largest_by_gram(A: Tensor, known: Tensor, tolerance: float) -> tuple[Tensor,
 
 
 def _squared(B: Tensor, log: Tensor, e: Tensor, first: int, last: int) -> tuple[Tensor, Tensor, Tensor]:
-    """B of size one after the squarings number first to last, log |N^K| / K, and what B is off by, rounding included."""
+    """B of size one after the squarings number first to last, log |N^K| / K, and what B is off by with all rounding."""
     rounding = B.shape[-1] * torch.finfo(B.dtype).eps / 2
     for i in range(first, last + 1):
         B, size = unit(torch.bmm(B, B))

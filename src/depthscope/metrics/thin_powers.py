@@ -2,8 +2,9 @@
 
 High powers have few directions left:   A^K = c (Q^T W + E),   Q, W (THIN, n).
 E, with the rounding on the way to Q and W, is measured on random vectors: g A^K by K / 2 products with A^2, in the
-precision of P. Powers of Q^T W cost next to nothing, (Q^T W)^j = Q^T M^(j-1) W with M = W Q^T, and bound the radius from both
-sides as in bracket.py. What rounding could do at worst is ten thousand times what it does, and would bound nothing.
+precision of P. Powers of Q^T W cost next to nothing, (Q^T W)^j = Q^T M^(j-1) W with M = W Q^T, and bound the radius
+from both sides as in bracket.py. What rounding could do at worst is ten thousand times what it does, and would bound
+nothing.
 """
 
 import math
@@ -15,10 +16,9 @@ from torch import Tensor
 from depthscope.metrics.bracket import Bracket, by_trace
 from depthscope.metrics.gram_powers import TINY, unit
 
-PROBES = 16
-LEAST = 1.45  # chi^2 with 16 degrees of freedom is below this once in a million
-
 THIN = 24  # rows of Q and W
+PROBES = 16  # random vectors
+LEAST = 1.45  # chi^2 with 16 degrees of freedom is below this once in a million
 FIRST, LAST = 32, 64  # K, doubled for the heads that are not known well enough
 BOUNDED = 6  # doublings of powers of Q^T W that bound the radius from both sides
 FURTHER = 6  # doublings that make the value better, which is known far better than it is bounded
