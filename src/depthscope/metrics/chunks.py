@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from depthscope.checks import check_mask, check_tokens
+from depthscope.metrics.room import Room
 from depthscope.metrics.sums import is_narrow, norms, one_inf, products, token_sum, weighted_sum
 
 SAFE = {torch.float64: 1e-75, torch.float32: 1e-6}  # squares of numbers above it, and below its inverse, are numbers
@@ -54,8 +55,9 @@ class Chunk:
     So energies of float32 tokens are off by about 1e-8 of themselves, those of float64 tokens by 1e-15.
     """
 
-    def __init__(self, x: Tensor, valid: Tensor | None, scale: Tensor | None = None) -> None:
+    def __init__(self, x: Tensor, valid: Tensor | None, scale: Tensor | None = None, room: Room | None = None) -> None:
         self.x, self.valid, self.scale = x, valid, scale
+        self.room = Room() if room is None else room
         self._made: dict[Callable[[Chunk], Any], Any] = {}
 
     def once(self, make: "Callable[[Chunk], Made]") -> "Made":
@@ -84,11 +86,16 @@ class Chunk:
         """The first token that is no padding, (b, 1, d)."""
         return self.x[:, :1] if self.valid is None else self.token(self.valid.int().argmax(-2).squeeze(-1))
 
+    def part(self, keep: Tensor) -> "Chunk":
+        """The same tokens with some set to zero that do not count any more; keep (b, n, 1)."""
+        return Chunk(self.x.masked_fill(~keep, 0.0), keep, self.scale, self.room)
+
     def without(self, vector: Tensor) -> Tensor:
         """Tokens without a vector (b, 1, d), (b, n, d); zero for padding."""
-        return self._zeroed(self.x - vector)
+        return self._less(self.x, vector)
 
-    def _zeroed(self, z: Tensor) -> Tensor:
+    def _less(self, x: Tensor, vector: Tensor) -> Tensor:
+        z = torch.sub(x, vector, out=self.room.take(tuple(x.shape), x))
         return z if self.valid is None else z.masked_fill_(~self.valid, 0.0)
 
     @cached_property
@@ -132,7 +139,7 @@ class Chunk:
             if bool(((total <= FAR * centred) & (total > TINY)).all()):
                 return Shifted(z, shift, shift, centred)
             z = z.double()
-        z = self._zeroed(z - shift.to(z.dtype)[:, None])
+        z = self._less(z, shift.to(z.dtype)[:, None])
         left = token_sum(z) / self.n[:, None]
         return Shifted(z, left, shift + left, _square(norms(z)) - self.n * _square(left))
 
@@ -150,7 +157,7 @@ class Chunk:
         if self._all_apart:
             return self.without(self.mean.to(self.x.dtype))
         z, left, _, _ = self._near
-        return self._zeroed(z - left.to(z.dtype)[:, None]).to(self.x.dtype)
+        return self._less(z, left.to(z.dtype)[:, None]).to(self.x.dtype)
 
     @property
     def energies(self) -> Energies:
@@ -168,7 +175,7 @@ class Chunk:
     @cached_property
     def composite(self) -> Tensor:
         """|x|_{1,inf}, (b,)."""
-        return one_inf(self.x)
+        return one_inf(self.x, self.room)
 
     def weighted(self, w: Tensor) -> Tensor:
         """sum_i w_i x_i for w (b, n), (b, d), float64."""
@@ -204,26 +211,34 @@ Formula = Callable[[Chunk], Tensor]  # -> (b,)
 def chunks(X: Tensor, mask: Tensor | None, *, where: str) -> Iterator[Chunk]:
     """X (..., n, d) as chunks over its flattened batch."""
     check_tokens(X, where=where)
-    n, d = X.shape[-2:]
-    flat = X.detach().reshape(-1, n, d)
-    keep = None if mask is None else check_mask(mask, X.shape[:-1], where=where).reshape(-1, n, 1)
-    step = max(1, CHUNK // (n * d))
-    for i in range(0, len(flat), step):
-        yield _chunk(flat[i : i + step], None if keep is None else keep[i : i + step])
+    keep = None if mask is None else check_mask(mask, X.shape[:-1], where=where).reshape(-1, X.shape[-2], 1)
+    return pieces(X.detach().reshape(-1, *X.shape[-2:]), keep, Room())
 
 
-def _chunk(x: Tensor, valid: Tensor | None) -> Chunk:
+def pieces(x: Tensor, valid: Tensor | None, room: Room) -> Iterator[Chunk]:
+    """x (samples, n, d) as chunks; valid (samples, n, 1) or None. Each ends where the next one is asked for."""
+    step = max(1, CHUNK // x[0].numel())
+    if step >= len(x):
+        yield _chunk(x, valid, room)
+    else:
+        for i in range(0, len(x), step):
+            yield _chunk(x[i : i + step], None if valid is None else valid[i : i + step], room)
+            room.clear()
+    room.clear()
+
+
+def _chunk(x: Tensor, valid: Tensor | None, room: Room) -> Chunk:
     """In float32 where sums may be taken in it, and squares are well inside its range; in float64 elsewhere."""
     x = x if x.dtype in (torch.float32, torch.float64) else x.float()
     x = x if valid is None else x.masked_fill(~valid, 0.0)
     if x.dtype == torch.float32 and is_narrow(x):
         scale = power_of_two(x)
-        narrow = Chunk(x if scale is None else x / scale[:, None, None], valid, scale)
+        narrow = Chunk(x if scale is None else x / scale[:, None, None], valid, scale, room)
         if x.device.type != "cpu" or _in_range(narrow):
             return narrow
     x = x.double()
     scale = power_of_two(x)
-    return Chunk(x if scale is None else x / scale[:, None, None], valid, scale)
+    return Chunk(x if scale is None else x / scale[:, None, None], valid, scale, room)
 
 
 def _in_range(chunk: Chunk) -> bool:

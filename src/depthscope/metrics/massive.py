@@ -33,7 +33,7 @@ def rest(chunk: Chunk) -> Chunk:
     if found.device.type == "cpu" and not found.any():  # an accelerator is not asked
         return chunk
     keep = ~found[..., None] if chunk.valid is None else chunk.valid & ~found[..., None]
-    return Chunk(chunk.x.masked_fill(~keep, 0.0), keep, chunk.scale)
+    return chunk.part(keep)
 
 
 def _share(chunk: Chunk) -> Tensor:

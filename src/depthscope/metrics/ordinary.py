@@ -34,7 +34,7 @@ def ordinary(chunk: Chunk) -> Chunk:
     shared = large & (varies < SHARED * squares)
     if on_cpu and not shared.any():
         return few
-    return Chunk(few.x.masked_fill(shared[:, None], 0.0), few.valid, few.scale)
+    return Chunk(few.x.masked_fill(shared[:, None], 0.0), few.valid, few.scale, few.room)
 
 
 def kept(few: Chunk) -> Tensor:

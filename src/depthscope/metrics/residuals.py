@@ -38,7 +38,7 @@ def _rank_one(chunk: Chunk) -> Tensor:
     finite, out = _finite(chunk)
     x = chunk.wide[finite]
     U, s, Vh = torch.linalg.svd(x, full_matrices=False)
-    out[finite] = one_inf(x - s[:, :1, None] * U[:, :, :1] * Vh[:, :1, :]) / chunk.composite[finite]
+    out[finite] = one_inf(x - s[:, :1, None] * U[:, :, :1] * Vh[:, :1, :], chunk.room) / chunk.composite[finite]
     return out
 
 

@@ -14,7 +14,7 @@ def _composite(chunk: Chunk) -> Tensor:
 
 
 def _relative(chunk: Chunk) -> Tensor:
-    return one_inf(chunk.Pi_2_x) / chunk.composite
+    return one_inf(chunk.Pi_2_x, chunk.room) / chunk.composite
 
 
 def _mean_norm(chunk: Chunk) -> Tensor:

@@ -10,6 +10,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from depthscope.metrics.room import Room
+
 LEAST = 1 << 12  # numbers in a sample: a float64 copy of fewer costs less than the calls that avoid it
 SHORT = 64  # channels in one float32 sum of squares
 FEW = 32  # tokens in one float32 sum
@@ -72,13 +74,14 @@ def products(x: Tensor, v: Tensor) -> Tensor:
     return torch.stack([one @ other for one, other in zip(x, v, strict=True)]).double()  # bmm is slow on vectors
 
 
-def one_inf(x: Tensor) -> Tensor:
+def one_inf(x: Tensor, room: Room) -> Tensor:
     """sqrt(|x|_1 |x|_inf) of x (b, n, d): the largest column sum and the largest row sum of absolute values; float64.
 
     torch adds float32 by pairs, so each sum is off by about 1e-7 of itself.
     """
-    x = x.abs()
-    return (x.sum(-2).amax(-1).double() * x.sum(-1).amax(-1).double()).sqrt()
+    with room.lend(x) as size:
+        torch.abs(x, out=size)
+        return (size.sum(-2).amax(-1).double() * size.sum(-1).amax(-1).double()).sqrt()
 
 
 def squared_gram(x: Tensor) -> Tensor:
