@@ -68,10 +68,7 @@ def weighted_sum(x: Tensor, w: Tensor) -> Tensor:
 
 def products(x: Tensor, v: Tensor) -> Tensor:
     """x_i . v of x (b, n, d) and one v (b, d) for each sample, (b, n), float64; off by about 1e-7 |x_i| |v|."""
-    v = v.to(x.dtype)
-    if len(x) == 1:
-        return (x[0] @ v[0]).double()[None]
-    return torch.stack([one @ other for one, other in zip(x, v, strict=True)]).double()  # bmm is slow on vectors
+    return torch.bmm(v.to(x.dtype)[:, None], x.mT).squeeze(-2).double()  # x v would take three times as long
 
 
 def one_inf(x: Tensor, room: Room) -> Tensor:

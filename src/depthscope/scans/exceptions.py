@@ -22,7 +22,7 @@ class Massive:
 
 
 def massive_in(times: Tensor, valid: Tensor | None) -> list[Seen]:
-    """The massive tokens among sequences. times (s, n): their sizes, 0 of others. valid (s, n), where there is padding."""
+    """The massive tokens of sequences. times (s, n): their sizes, 0 of others. valid (s, n), where there is padding."""
     places = times.nonzero()
     if not len(places):
         return []
