@@ -13,10 +13,16 @@ import torch
 from torch import Tensor
 
 from depthscope.checks import check_mask, check_tokens
+from depthscope.metrics.room import Room
+from depthscope.metrics.sums import is_narrow, norms, one_inf, products, token_sum, weighted_sum
 
-SAFE = 1e-75  # the fourth power of it, times many channels, is a number in float64
+SAFE = {torch.float64: 1e-75, torch.float32: 1e-6}  # squares of numbers above it, and below its inverse, are numbers
+RANGE = 1e-10, 1e20  # of a mean square, for float32 to hold the squares
+SPREAD = 0.25  # the part of |x|^2 above which |x|^2 - n |mean|^2 loses no digit that counts
+TINY = 1e-25  # a sum of squares whose terms may have been rounded to nothing in float32
+FAR = 8.0  # times the centred energy: a first token that is no centre to take differences from
 Made = TypeVar("Made")
-CHUNK = 1 << 19  # elements at a time: they fit the cache, and memory stays flat
+CHUNK = 1 << 20  # elements at a time: calls of functions cost little beside them, and memory stays flat
 
 
 class Energies(NamedTuple):
@@ -30,17 +36,28 @@ class Energies(NamedTuple):
         return self.common + self.centred
 
 
+class Shifted(NamedTuple):
+    """Tokens from which a vector near them was taken."""
+
+    z: Tensor  # (b, n, d); zero for padding
+    left: Tensor  # the mean of z, (b, d), float64
+    shift: Tensor  # the mean token less the first one, (b, d), float64
+    centred: Tensor  # |Pi_2 z|_F^2, (b,), float64
+
+
 class Chunk:
     """A few samples x (b, n, d) in float32 or float64, padding set to zero; valid (b, n, 1) or None.
 
-    scale (b,) or None: x is the state divided by it, a power of two, where its squares would leave float64's range.
-    Sums are taken in float64, and derived parts are kept. The first token is subtracted before any mean is taken: of
-    equal tokens exactly nothing is left (differences of near numbers are exact in any precision), and with
-    |x - first|^2 <= n |Pi_2 x|^2 the subtraction that follows costs few digits.
+    scale (b,) or None: x is the state divided by it, a power of two, where its squares would leave the dtype's range.
+    Short sums are taken in the precision of x, longer ones in float64 (sums.py), and derived parts are kept.
+    Where tokens are alike, the first one is subtracted before any mean is taken: of equal tokens exactly nothing is
+    left (differences of near numbers are exact in any precision), and what is left is as precise as x.
+    So energies of float32 tokens are off by about 1e-8 of themselves, those of float64 tokens by 1e-15.
     """
 
-    def __init__(self, x: Tensor, valid: Tensor | None, scale: Tensor | None = None) -> None:
+    def __init__(self, x: Tensor, valid: Tensor | None, scale: Tensor | None = None, room: Room | None = None) -> None:
         self.x, self.valid, self.scale = x, valid, scale
+        self.room = Room() if room is None else room
         self._made: dict[Callable[[Chunk], Any], Any] = {}
 
     def once(self, make: "Callable[[Chunk], Made]") -> "Made":
@@ -60,21 +77,26 @@ class Chunk:
             return torch.full((len(self.x),), self.x.shape[-2], dtype=torch.float64, device=self.x.device)
         return self.valid.sum((-2, -1)).double()
 
-    @cached_property
-    def _first(self) -> Tensor:
-        if self.valid is None:
-            return self.x[:, :1]
-        start = self.valid.int().argmax(-2, keepdim=True)
-        return self.x.gather(-2, start.expand(-1, 1, self.x.shape[-1]))
+    def token(self, place: Tensor) -> Tensor:
+        """One token of each sample, (b, 1, d), by its place (b,)."""
+        return self.x.gather(-2, place[:, None, None].expand(-1, 1, self.x.shape[-1]))
 
     @cached_property
-    def _shifted(self) -> Tensor:
-        shifted = (self.x - self._first).double()
-        return shifted if self.valid is None else torch.where(self.valid, shifted, 0.0)
+    def first(self) -> Tensor:
+        """The first token that is no padding, (b, 1, d)."""
+        return self.x[:, :1] if self.valid is None else self.token(self.valid.int().argmax(-2).squeeze(-1))
 
-    @cached_property
-    def _shift(self) -> Tensor:
-        return self._shifted.sum(-2, keepdim=True) / self.n[:, None, None]
+    def part(self, keep: Tensor) -> "Chunk":
+        """The same tokens with some set to zero that do not count any more; keep (b, n, 1)."""
+        return Chunk(self.x.masked_fill(~keep, 0.0), keep, self.scale, self.room)
+
+    def without(self, vector: Tensor) -> Tensor:
+        """Tokens without a vector (b, 1, d), (b, n, d); zero for padding."""
+        return self._less(self.x, vector)
+
+    def _less(self, x: Tensor, vector: Tensor) -> Tensor:
+        z = torch.sub(x, vector, out=self.room.take(tuple(x.shape), x))
+        return z if self.valid is None else z.masked_fill_(~self.valid, 0.0)
 
     @cached_property
     def wide(self) -> Tensor:
@@ -82,22 +104,60 @@ class Chunk:
         return self.x.double()
 
     @cached_property
+    def norms(self) -> Tensor:
+        """|x_i|, (b, n), float64; zero for padding."""
+        return norms(self.x)
+
+    @cached_property
+    def _total(self) -> Tensor:
+        """|x|_F^2, (b,)."""
+        return _square(self.norms)
+
+    @cached_property
+    def _sum_mean(self) -> Tensor:
+        return token_sum(self.x) / self.n[:, None]
+
+    @cached_property
+    def _apart(self) -> tuple[Tensor, Tensor]:
+        """|x|^2 - n |mean|^2, (b,), and whether it is precise: where it is a large part of |x|^2."""
+        centred = self._total - self.n * _square(self._sum_mean)
+        return centred, centred > SPREAD * self._total
+
+    @cached_property
+    def _all_apart(self) -> bool:
+        return self.x.device.type == "cpu" and bool(self._apart[1].all())  # an accelerator is not asked
+
+    @cached_property
+    def _near(self) -> Shifted:
+        """Without the first token. In float32 without the mean too, where the first one is far from the others."""
+        z = self.without(self.first)
+        total, shift = _square(norms(z)), token_sum(z) / self.n[:, None]
+        centred = total - self.n * _square(shift)
+        if self.x.dtype == torch.float64:
+            return Shifted(z, shift, shift, centred)
+        if self.x.device.type == "cpu":
+            if bool(((total <= FAR * centred) & (total > TINY)).all()):
+                return Shifted(z, shift, shift, centred)
+            z = z.double()
+        z = self._less(z, shift.to(z.dtype)[:, None])
+        left = token_sum(z) / self.n[:, None]
+        return Shifted(z, left, shift + left, _square(norms(z)) - self.n * _square(left))
+
+    @cached_property
     def mean(self) -> Tensor:
-        """The mean token, (b, 1, d)."""
-        return self._first.double() + self._shift
+        """The mean token, (b, 1, d), float64."""
+        if self._all_apart:
+            return self._sum_mean[:, None]
+        near = self.first.squeeze(-2) + self._near.shift
+        return torch.where(self._apart[1][:, None], self._sum_mean, near)[:, None]
 
     @cached_property
     def Pi_2_x(self) -> Tensor:
-        """Centred tokens, (b, n, d)."""
-        centred = self._shifted - self._shift
-        return centred if self.valid is None else torch.where(self.valid, centred, 0.0)
-
-    def Pi_2_x_in(self, R: Tensor) -> Tensor:
-        """Centred tokens in other channels, Pi_2 x R, for R (d, k), in float64.
-
-        The product is taken in the precision of x: what it loses is small beside the centred tokens, not beside x.
-        """
-        return (self.Pi_2_x.to(self.x.dtype) @ R.to(self.x.dtype)).double()
+        """Centred tokens, (b, n, d), in the precision of x; zero for padding."""
+        if self._all_apart:
+            return self.without(self.mean.to(self.x.dtype))
+        z, left, _, _ = self._near
+        return self._less(z, left.to(z.dtype)[:, None]).to(self.x.dtype)
 
     @property
     def energies(self) -> Energies:
@@ -107,34 +167,42 @@ class Chunk:
     @cached_property
     def scaled_energies(self) -> Energies:
         """Of x: the same shares, and always finite."""
-        shifted = torch.linalg.vector_norm(self._shifted, dim=(-2, -1)).square()
-        centred = shifted - self.n * self._shift.square().sum((-2, -1))
-        return Energies(self.n * self.mean.square().sum((-2, -1)), centred.clamp_min(0.0))
-
-    @cached_property
-    def norms(self) -> Tensor:
-        """|x_i|, (b, n); zero for padding."""
-        return torch.linalg.vector_norm(self.wide, dim=-1)
+        centred, precise = self._apart
+        if not self._all_apart:
+            centred = torch.where(precise, centred, self._near.centred)
+        return Energies(self.n * _square(self.mean.squeeze(-2)), centred.clamp_min(0.0))
 
     @cached_property
     def composite(self) -> Tensor:
         """|x|_{1,inf}, (b,)."""
-        return one_inf(self.wide)
+        return one_inf(self.x, self.room)
+
+    def weighted(self, w: Tensor) -> Tensor:
+        """sum_i w_i x_i for w (b, n), (b, d), float64."""
+        return weighted_sum(self.x, w)
+
+    def along(self, vector: Tensor) -> Tensor:
+        """x_i . v for v (b, 1, d), (b, n), float64."""
+        return products(self.x, vector.squeeze(-2))
 
 
-def one_inf(x: Tensor) -> Tensor:
-    """sqrt(|x|_1 |x|_inf) of x (b, n, d): the largest column sum and the largest row sum of absolute values."""
-    x = x.abs()
-    return (x.sum(-2).amax(-1) * x.sum(-1).amax(-1)).sqrt()
+def _square(v: Tensor) -> Tensor:
+    """|v|^2 of vectors, over the last axis."""
+    return torch.linalg.vector_norm(v, dim=-1).square()
 
 
 def power_of_two(x: Tensor) -> Tensor | None:
-    """2^k (b,) next to the largest entry of each sample x (b, n, d); None when squares of all of them are safe."""
-    if x.dtype != torch.float64:
+    """2^k (b,) next to the largest entry of each sample x (b, n, d); None when squares of all of them are safe.
+
+    An accelerator is not asked whether they are.
+    """
+    on_cpu = x.device.type == "cpu"
+    if on_cpu and x.dtype != torch.float64:
         return None
     size = x.abs().amax((-2, -1))
-    safe = (size > SAFE) & (size < 1 / SAFE) | (size == 0) | ~size.isfinite()
-    return None if bool(safe.all()) else torch.where(safe, 1.0, torch.exp2(size.log2().floor()))
+    least = SAFE[x.dtype]
+    safe = (size > least) & (size < 1 / least) | (size == 0) | ~size.isfinite()
+    return None if on_cpu and bool(safe.all()) else torch.where(safe, 1.0, torch.exp2(size.log2().floor()))
 
 
 Formula = Callable[[Chunk], Tensor]  # -> (b,)
@@ -143,20 +211,39 @@ Formula = Callable[[Chunk], Tensor]  # -> (b,)
 def chunks(X: Tensor, mask: Tensor | None, *, where: str) -> Iterator[Chunk]:
     """X (..., n, d) as chunks over its flattened batch."""
     check_tokens(X, where=where)
-    n, d = X.shape[-2:]
-    flat = X.detach().reshape(-1, n, d)
-    keep = None if mask is None else check_mask(mask, X.shape[:-1], where=where).reshape(-1, n, 1)
-    step = max(1, CHUNK // (n * d))
-    for i in range(0, len(flat), step):
-        yield chunk_of(flat[i : i + step], None if keep is None else keep[i : i + step])
+    keep = None if mask is None else check_mask(mask, X.shape[:-1], where=where).reshape(-1, X.shape[-2], 1)
+    return pieces(X.detach().reshape(-1, *X.shape[-2:]), keep, Room())
 
 
-def chunk_of(x: Tensor, valid: Tensor | None) -> Chunk:
-    """The chunk of x (b, n, d) in any precision, over the tokens where valid (b, n, 1) is True."""
+def pieces(x: Tensor, valid: Tensor | None, room: Room) -> Iterator[Chunk]:
+    """x (samples, n, d) as chunks; valid (samples, n, 1) or None. Each ends where the next one is asked for."""
+    step = max(1, CHUNK // x[0].numel())
+    if step >= len(x):
+        yield chunk_of(x, valid, room)
+    else:
+        for i in range(0, len(x), step):
+            yield chunk_of(x[i : i + step], None if valid is None else valid[i : i + step], room)
+            room.clear()
+    room.clear()
+
+
+def chunk_of(x: Tensor, valid: Tensor | None, room: Room | None = None) -> Chunk:
+    """In float32 where sums may be taken in it, and squares are well inside its range; in float64 elsewhere."""
     x = x if x.dtype in (torch.float32, torch.float64) else x.float()
-    x = x if valid is None else torch.where(valid, x, 0.0)
+    x = x if valid is None else x.masked_fill(~valid, 0.0)
+    if x.dtype == torch.float32 and is_narrow(x):
+        scale = power_of_two(x)
+        narrow = Chunk(x if scale is None else x / scale[:, None, None], valid, scale, room)
+        if x.device.type != "cpu" or _in_range(narrow):
+            return narrow
+    x = x.double()
     scale = power_of_two(x)
-    return Chunk(x if scale is None else x / scale[:, None, None], valid, scale)
+    return Chunk(x if scale is None else x / scale[:, None, None], valid, scale, room)
+
+
+def _in_range(chunk: Chunk) -> bool:
+    size = chunk._total / chunk.x[0].numel()
+    return bool(((size > RANGE[0]) & (size < RANGE[1])).all())
 
 
 def by_sample(formula: Formula, X: Tensor, mask: Tensor | None, *, where: str) -> Tensor:

@@ -11,8 +11,7 @@ def _towards_first(chunk: Chunk) -> Tensor:
     start = torch.zeros_like(chunk.n, dtype=torch.long)[:, None]  # (b, 1)
     if chunk.valid is not None:
         start = chunk.valid.squeeze(-1).int().argmax(-1, keepdim=True)
-    x_1 = chunk.wide.gather(-2, start[..., None].expand(-1, 1, chunk.wide.shape[-1]))  # (b, 1, d)
-    along = (chunk.wide @ x_1.mT).squeeze(-1) / torch.linalg.vector_norm(x_1, dim=-1)  # (b, n)
+    along = chunk.along(chunk.first) / chunk.norms.gather(-1, start)  # (b, n)
     share, size = (v.square().scatter(-1, start, 0.0).sum(-1) for v in (along, chunk.norms))
     return (share / size).clamp_max(1.0)
 

@@ -5,27 +5,28 @@ import math
 import torch
 from torch import Tensor
 
-from depthscope.metrics.chunks import Chunk, by_sample, one_inf
+from depthscope.metrics.chunks import Chunk, by_sample
+from depthscope.metrics.sums import one_inf
 from depthscope.registry import metric
 
 _INVARIANT = ("token order", "scale", "padding")
 
 
 def _columns(chunk: Chunk) -> Tensor:
-    return _largest_sum(chunk.Pi_2_x, -2) / _largest_sum(chunk.wide, -2)
+    return _largest_sum(chunk.Pi_2_x, -2) / _largest_sum(chunk.x, -2)
 
 
 def _rows(chunk: Chunk) -> Tensor:
-    return _largest_sum(chunk.Pi_2_x, -1) / _largest_sum(chunk.wide, -1)
+    return _largest_sum(chunk.Pi_2_x, -1) / _largest_sum(chunk.x, -1)
 
 
 def _largest_sum(x: Tensor, axis: int) -> Tensor:
-    return x.abs().sum(axis).amax(-1)
+    return x.abs().sum(axis).amax(-1).double()
 
 
 def _spectral(chunk: Chunk) -> Tensor:
     finite, out = _finite(chunk)
-    out[finite] = _largest(chunk.Pi_2_x[finite]) / _largest(chunk.wide[finite])
+    out[finite] = _largest(chunk.Pi_2_x[finite].double()) / _largest(chunk.wide[finite])
     return out
 
 
@@ -37,7 +38,7 @@ def _rank_one(chunk: Chunk) -> Tensor:
     finite, out = _finite(chunk)
     x = chunk.wide[finite]
     U, s, Vh = torch.linalg.svd(x, full_matrices=False)
-    out[finite] = one_inf(x - s[:, :1, None] * U[:, :, :1] * Vh[:, :1, :]) / chunk.composite[finite]
+    out[finite] = one_inf(x - s[:, :1, None] * U[:, :, :1] * Vh[:, :1, :], chunk.room) / chunk.composite[finite]
     return out
 
 

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from depthscope.metrics.chunks import Chunk
-from depthscope.metrics.massive import massive, sizes
+from torch import Tensor
 
 Seen = tuple[int, int, float]  # sequence, position (padding not counted), norm over the median norm
 
@@ -22,13 +21,11 @@ class Massive:
     times: float
 
 
-def massive_in(chunk: Chunk, first: int) -> list[Seen]:
-    """The massive tokens of a chunk whose first sequence has the number `first`."""
-    found = chunk.once(massive)
-    if not found.any():
+def massive_in(times: Tensor, valid: Tensor | None) -> list[Seen]:
+    """The massive tokens of sequences. times (s, n): their sizes, 0 of others. valid (s, n), where there is padding."""
+    places = times.nonzero()
+    if not len(places):
         return []
-    places = found.nonzero()
-    shift = 0 if chunk.valid is None else (~chunk.valid.squeeze(-1)).int().cumsum(-1)[found]
-    position = places[:, 1] - shift
-    times = chunk.once(sizes)[found]
-    return list(zip((places[:, 0] + first).tolist(), position.tolist(), times.tolist(), strict=True))
+    found = tuple(places.T)
+    shift = 0 if valid is None else (valid == 0).int().cumsum(-1)[found]
+    return list(zip(places[:, 0].tolist(), (places[:, 1] - shift).tolist(), times[found].tolist(), strict=True))

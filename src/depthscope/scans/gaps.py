@@ -6,7 +6,7 @@ and give tokens, nobody knows whether they are one chain, and that is an error.
 """
 
 from depthscope.errors import BlocksNotFoundError
-from depthscope.scans.state_reader import float64
+from depthscope.scans.state_numbers import float64
 from depthscope.traces.blocks import Found
 from depthscope.traces.families import template
 from depthscope.traces.log import State

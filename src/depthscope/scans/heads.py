@@ -12,7 +12,7 @@ from depthscope.scans.attention_reader import AttentionNumbers
 from depthscope.scans.kinds import kind_notes
 from depthscope.scans.reading import Reading
 from depthscope.scans.running import Running, merged, of_batch
-from depthscope.scans.state_reader import float64
+from depthscope.scans.state_numbers import float64
 
 UNCERTAIN = 0.1  # a relative error above this is said aloud
 WHY = {

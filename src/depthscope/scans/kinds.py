@@ -1,7 +1,7 @@
 """What a reader should know of attention that is not plain self-attention: windows, sinks, other tokens, no softmax."""
 
 from depthscope.scans.reading import Reading
-from depthscope.scans.state_reader import float64
+from depthscope.scans.state_numbers import float64
 
 
 def kind_notes(reading: Reading) -> list[str]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from depthscope.errors import UsageError
 from depthscope.metrics.chunks import Chunk
 from depthscope.registry import MetricFacts, lookup
-from depthscope.scans.state_reader import StateNumbers
+from depthscope.scans.state_numbers import StateNumbers
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,12 @@ class MetricAt:
         if max(map(len, spans)) < 2:
             return nothing
         if chunk.valid is None:
-            inside = Chunk(chunk.x[:, spans[0].start : spans[0].stop], None, chunk.scale)
+            inside = Chunk(chunk.x[:, spans[0].start : spans[0].stop], None, chunk.scale, chunk.room)
             return self.metric.facts.formula(inside)
         ends = torch.tensor([[s.start, s.stop] for s in spans], device=chunk.x.device)[:, :, None, None]
         position = chunk.valid.int().cumsum(-2) - 1
         keep = chunk.valid & (ends[:, 0] <= position) & (position < ends[:, 1])
-        inside = Chunk(torch.where(keep, chunk.x, 0.0), keep, chunk.scale)
+        inside = chunk.part(keep)
         return torch.where(inside.n >= 2, self.metric.facts.formula(inside), nothing)
 
 

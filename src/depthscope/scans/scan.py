@@ -35,6 +35,7 @@ from depthscope.traces.head import vanished
 from depthscope.traces.inputs import Batch
 from depthscope.traces.installed import fixes_in, prepare_fixes
 from depthscope.traces.log import Log
+from depthscope.traces.modules import held
 from depthscope.traces.recorder import Recorder
 from depthscope.traces.spans import spans_of
 from depthscope.traces.steps import dissect, final_norm
@@ -260,9 +261,12 @@ class Settings:
         heads = [] if quiet else self.of_kind("attention")
         loss = None if quiet else self.gradients
         readers = StateReader(states, batch.mask), AttentionReader(heads, batch.mask, self.sample)
+        with held(model):
+            chosen = candidates(model, self.blocks)
+            fixes = fixes_in(model)
         recorder = Recorder(
             model,
-            candidates(model, self.blocks),
+            chosen,
             *(partial(in_full_precision, reader) for reader in readers),
             frames=frames,
             silence_dropout=quiet,
@@ -274,7 +278,7 @@ class Settings:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(torch.inference_mode(False))  # inference tensors do not tell when they are written into
             stack.callback(recorder.states.remove_hooks)
-            for fix in fixes_in(model):
+            for fix in fixes:
                 fix.on_change = recorder.remedied
                 stack.callback(setattr, fix, "on_change", None)
             stack.enter_context(torch.set_grad_enabled(loss is not None))

@@ -10,7 +10,7 @@ from depthscope.scans.exceptions import Massive
 from depthscope.scans.reading import Reading
 from depthscope.scans.record import JUDGED
 from depthscope.scans.running import merged
-from depthscope.scans.state_reader import float64
+from depthscope.scans.state_numbers import float64
 
 MOST = 1 << 14  # sequences whose curves are kept: memory does not grow with the batches
 

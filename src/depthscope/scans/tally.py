@@ -12,7 +12,7 @@ from depthscope.scans.heads import Heads, heads_of
 from depthscope.scans.reading import WHOLE, Reading
 from depthscope.scans.running import Running, merged, of_batch, with_spread
 from depthscope.scans.sequences import Place, Sequences, sequences_of
-from depthscope.scans.state_reader import float64
+from depthscope.scans.state_numbers import float64
 from depthscope.traces.installed import fixes_in
 from depthscope.traces.steps import placement_of
 from depthscope.traces.streams import ALONE

@@ -84,6 +84,8 @@ class Flow:
             return Given([], ())
         args = op.args[:1] if op.name in FORMS and op.name != "__setitem__" else op.args  # others give a shape alone
         places = [self._met(arg) if isinstance(arg, Tensor) else None for arg in args]
+        if not op.kwargs and all(isinstance(arg, Tensor) or type(arg) in PLAIN for arg in args):  # most calls
+            return Given(places, tuple([node for node in places if node is not None]))
         rest = [arg for arg in (*args, *op.kwargs.values()) if not isinstance(arg, Tensor) and type(arg) not in PLAIN]
         rest += [arg for arg in op.kwargs.values() if isinstance(arg, Tensor)]
         nodes = [*places, *map(self._met, tensors_in(rest))] if rest else places

@@ -33,4 +33,7 @@ class Known(Generic[T]):
 
 def version(tensor: Tensor) -> int:
     """Changes when a tensor is written in place; inference tensors do not count."""
-    return 0 if tensor.is_inference() else tensor._version
+    try:
+        return tensor._version
+    except RuntimeError:
+        return 0

@@ -4,6 +4,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from depthscope.traces.cut_weights import is_cut
 from depthscope.traces.flow import Flow
 from depthscope.traces.token_axis import Frames
 from depthscope.traces.tokens import Layout
@@ -67,7 +71,7 @@ class Add:
     order: int
     operands: list[tuple[State | None, float]]
     result: State
-    bias: float = 0.0  # |b|^2 of the bias that was added last before this sum; |b| until the pass ends
+    bias: Any = 0.0  # |b|^2 of the bias that was added last before this sum; until the pass ends |b|, on its device
     joint: bool = False  # attention and something else were mixed before they came here
 
 
@@ -113,3 +117,15 @@ class Log:
     keys: KeysMet = field(default_factory=KeysMet)  # that self-attention leaves unseen, in windows too
     other_attention: int = 0  # attention that does not fit the tokens: over a memory, or between sequences
     dropout: bool = False
+
+    def fetch_biases(self) -> None:
+        """The pass has ended: biases become numbers. Asked for one by one they would have kept a device waiting."""
+        for add in self.adds:
+            add.bias = (
+                float(add.bias) ** 2 if is_cut(add.bias) else add.bias
+            )  # no list is made of tensors of many processes
+        waiting = [add for add in self.adds if isinstance(add.bias, Tensor)]
+        for device in {add.bias.device for add in waiting}:
+            here = [add for add in waiting if add.bias.device == device]
+            for add, size in zip(here, torch.stack([add.bias for add in here]).tolist(), strict=True):
+                add.bias = size**2

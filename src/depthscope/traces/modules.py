@@ -1,6 +1,22 @@
 """The modules of a model by their paths, in the order of torch's own walk, without its nested generators."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 from torch import nn
+
+_HELD: ContextVar[tuple[nn.Module, dict[str, nn.Module]] | None] = ContextVar("held", default=None)
+
+
+@contextmanager
+def held(model: nn.Module) -> Iterator[None]:
+    """For a while in which nobody runs or changes a model, its modules are walked once."""
+    token = _HELD.set((model, modules_in(model)))
+    try:
+        yield
+    finally:
+        _HELD.reset(token)
 
 
 def modules_in(model: nn.Module) -> dict[str, nn.Module]:
@@ -9,6 +25,9 @@ def modules_in(model: nn.Module) -> dict[str, nn.Module]:
     torch's walk hands each module up through all the generators above it. A scan walks many times, and in small models
     that is a good part of its cost.
     """
+    known = _HELD.get()
+    if known is not None and known[0] is model:
+        return known[1]
     found: dict[str, nn.Module] = {}
     met: set[int] = set()
     waiting = [("", model)]

@@ -4,7 +4,7 @@ Each tensor worth measuring is given to a callback the moment it is seen and the
 and no activations. What is a block is decided afterwards, from the log (blocks.py, steps.py).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from depthscope.traces.flow import Flow
 from depthscope.traces.followed import followed_modules
 from depthscope.traces.lineage import Lineage
 from depthscope.traces.log import Add, Attention, Call, Log, OpenCalls
-from depthscope.traces.modules import modules_in
+from depthscope.traces.modules import held, modules_in
 from depthscope.traces.nests import tensors_in
 from depthscope.traces.nodes import Given, Sizes
 from depthscope.traces.operations import PAIRS, Operation, is_norm, is_scalar
@@ -65,6 +65,10 @@ class Recorder:
 
     def modules(self) -> Iterable[Watched]:
         """Candidates and norms; parts of lists that nobody calls, for their paths; what may read a pooled vector."""
+        with held(self.model):
+            return list(self._chosen_modules())
+
+    def _chosen_modules(self) -> Iterator[Watched]:
         followed = dict(followed_modules(self.model))
         blocks = tuple(path + "." for path in self.candidates)
         for path, module in modules_in(self.model).items():
@@ -78,8 +82,7 @@ class Recorder:
             yield from self._head.watched(path, module, inside=path.startswith(blocks))
 
     def closed(self, failed: bool) -> None:
-        for add in self.log.adds:  # asked for earlier, it would have kept a device waiting
-            add.bias = float(add.bias) ** 2
+        self.log.fetch_biases()
         if not failed:
             self.states.measure_waiting(assume=not self.log.frames)
         self.states.forget()
@@ -95,8 +98,6 @@ class Recorder:
     def _between(self) -> bool:
         """Outside every call that may be a block: what passes here may be the state between two blocks."""
         return not any(call.path in self.candidates for call in self._stack)
-
-    # modules
 
     def before(self, path: str) -> Callable[..., None]:
         candidate = path in self.candidates
@@ -166,8 +167,6 @@ class Recorder:
         call.result = self.states.see(result, path, whole=self._between, leads=leads)
         call.left = self._tick()
         return call
-
-    # functions
 
     def operation(self, op: Operation) -> Any:
         """A torch function: what it is computed from, and what it does to a stream. In a norm it is a part of it."""

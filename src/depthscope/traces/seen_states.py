@@ -1,6 +1,7 @@
 """The token tensors of a pass: each measured the moment it is seen, known again by identity, and let go."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -61,7 +62,8 @@ class SeenStates:
         """Measure the values a tensor had when it was seen."""
         layout = self.frames.layout_of(state.shape)
         state.layout = layout
-        with torch.no_grad(), torch._C.DisableTorchFunction():
+        followed = torch.is_grad_enabled()
+        with torch.no_grad() if followed else nullcontext(), torch._C.DisableTorchFunction():
             if layout is not None and state.tokens < 2:
                 return  # a token by itself, beside the tokens
             if layout is None:
@@ -69,7 +71,7 @@ class SeenStates:
                 self._waiting.append((tensor, copy, state, whole))
                 return
             state.numbers = self.measure(layout.split(values), state.numbers, whole)
-        if torch.is_grad_enabled() and tensor.requires_grad and not state.numbers.followed:
+        if followed and tensor.requires_grad and not state.numbers.followed:
             state.numbers.followed = True
             self._followed.append(tensor.register_hook(state.numbers.take_gradient))
 

@@ -9,11 +9,13 @@ A causal query sees itself, so that the last key of a causal sequence is seen by
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from depthscope.traces.attention import AttentionSeen, within_reach
+from depthscope.traces.identity import Known
 
 NO_WEIGHT = 1e-30  # what a softmax leaves of a score that a mask has closed
 
@@ -39,19 +41,44 @@ class KeysUnseen:
 
 @dataclass
 class KeysMet:
-    """The self-attentions of one pass, in order."""
+    """The self-attentions of one pass, in order. A mask that many blocks share is read once."""
 
     found: list[KeysUnseen] = field(default_factory=list)
+    _none: dict[Any, Tensor] = field(default_factory=dict)  # unseen, by the number of keys
+    _masks: Known[tuple[int, Tensor]] = field(default_factory=Known)  # axes of the queries, unseen
 
     def add(self, order: int, seen: AttentionSeen) -> None:
         """Read off what an attention that just ran leaves unseen; nothing is told by cross-attention."""
         if seen.queries != seen.keys or seen.keys < 2:
             return
         with torch.no_grad(), torch._C.DisableTorchFunction():
-            may_see, unseen = _of_pattern(seen.P) if seen.P is not None else _of_mask(seen)
-            if bool(unseen.any()) and sparse_by_content(may_see, unseen):
-                unseen = torch.zeros_like(unseen)
+            unseen = self._without_mask(seen) if seen.P is None else _clean(*_of_pattern(seen.P))
+            if unseen is None:
+                unseen = self._by_mask(seen)
         self.found.append(KeysUnseen(order, unseen))
+
+    def _without_mask(self, seen: AttentionSeen) -> Tensor | None:
+        """Nothing, (1, 1, n), where scaled_dot_product_attention has no mask or bias; None where it has one."""
+        if seen.bias is not None and seen.q is not None and not seen.causal:
+            return None
+        device = None if seen.q is None else seen.q.device
+        if (seen.keys, device) not in self._none:
+            self._none[seen.keys, device] = torch.zeros(1, 1, seen.keys, dtype=torch.bool, device=device)
+        return self._none[seen.keys, device]
+
+    def _by_mask(self, seen: AttentionSeen) -> Tensor:
+        axes, known = seen.q.ndim, self._masks.find(seen.bias)  # type: ignore[union-attr]
+        if known is not None and known[0] == axes:
+            return known[1]
+        unseen = _clean(*_of_mask(seen))
+        self._masks.add(seen.bias, (axes, unseen))  # type: ignore[arg-type]
+        return unseen
+
+
+def _clean(may_see: Tensor, unseen: Tensor) -> Tensor:
+    """Unseen keys; none where they are unseen because others were chosen."""
+    chosen = bool(unseen.any()) and sparse_by_content(may_see, unseen)
+    return torch.zeros_like(unseen) if chosen else unseen
 
 
 def agreed(found: list[KeysUnseen], batch: int, n: int) -> Tensor | None:
@@ -59,7 +86,8 @@ def agreed(found: list[KeysUnseen], batch: int, n: int) -> Tensor | None:
 
     Attentions that leave different keys unseen choose by content: then all keys count as seen.
     """
-    each = [unseen for one in found if (unseen := one.by_sequence(batch, n)) is not None]
+    different = {id(one.unseen): one for one in found}  # blocks with one mask have one tensor
+    each = [unseen for one in different.values() if (unseen := one.by_sequence(batch, n)) is not None]
     if not each:
         return None
     alike = all(torch.equal(unseen, each[0]) for unseen in each[1:])
@@ -92,12 +120,10 @@ def sparse_by_content(may_see: Tensor, unseen: Tensor) -> bool:
 
 
 def _of_mask(seen: AttentionSeen) -> tuple[Tensor, Tensor]:
-    """By the mask or bias of scaled_dot_product_attention; nothing is unseen where there is none."""
-    bias, q, n = seen.bias, seen.q, seen.keys
-    if bias is None or q is None or seen.causal:
-        none = torch.zeros(1, 1, n, dtype=torch.bool, device=None if q is None else q.device)
-        return ~none.unsqueeze(-2), none
-    while bias.ndim < q.ndim:
+    """By the mask or bias of scaled_dot_product_attention."""
+    bias, n = seen.bias, seen.keys
+    assert bias is not None and seen.q is not None
+    while bias.ndim < seen.q.ndim:
         bias = bias.unsqueeze(0)
     may_see = (bias if bias.dtype == torch.bool else within_reach(bias)).expand(*bias.shape[:-1], n)
     return may_see, _unseen(may_see, may_see.all(-1))
