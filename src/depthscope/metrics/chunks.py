@@ -37,7 +37,7 @@ class Energies(NamedTuple):
 
 
 class Shifted(NamedTuple):
-    """Tokens from which a vector near them was taken."""
+    """Tokens, or what is left of them without a vector that is near to all."""
 
     z: Tensor  # (b, n, d); zero for padding
     left: Tensor  # the mean of z, (b, d), float64
@@ -109,23 +109,20 @@ class Chunk:
         return norms(self.x)
 
     @cached_property
-    def _total(self) -> Tensor:
-        """|x|_F^2, (b,)."""
-        return _square(self.norms)
+    def _apart(self) -> Shifted | None:
+        """The tokens as they are, where |x|^2 - n |mean|^2 is precise: a large part of |x|^2, in all samples.
 
-    @cached_property
-    def _sum_mean(self) -> Tensor:
-        return token_sum(self.x) / self.n[:, None]
-
-    @cached_property
-    def _apart(self) -> tuple[Tensor, Tensor]:
-        """|x|^2 - n |mean|^2, (b,), and whether it is precise: where it is a large part of |x|^2."""
-        centred = self._total - self.n * _square(self._sum_mean)
-        return centred, centred > SPREAD * self._total
-
-    @cached_property
-    def _all_apart(self) -> bool:
-        return self.x.device.type == "cpu" and bool(self._apart[1].all())  # an accelerator is not asked
+        Two tokens of each sample tell whether that is worth a try. An accelerator is not asked.
+        """
+        x = self.x
+        if x.dtype == torch.float64 or x.device.type != "cpu":
+            return None
+        one, other = x[:, 0], x[:, x.shape[-2] // 2]
+        if not bool((_square(other - one) > SPREAD * _square(one)).all()):
+            return None
+        total, mean = _square(self.norms), token_sum(x) / self.n[:, None]
+        centred = total - self.n * _square(mean)
+        return Shifted(x, mean, mean, centred) if bool((centred > SPREAD * total).all()) else None
 
     @cached_property
     def _near(self) -> Shifted:
@@ -146,17 +143,20 @@ class Chunk:
     @cached_property
     def mean(self) -> Tensor:
         """The mean token, (b, 1, d), float64."""
-        if self._all_apart:
-            return self._sum_mean[:, None]
-        near = self.first.squeeze(-2) + self._near.shift
-        return torch.where(self._apart[1][:, None], self._sum_mean, near)[:, None]
+        if self._apart is not None:
+            return self._apart.left[:, None]
+        mean = self.first.squeeze(-2) + self._near.shift
+        if self.x.dtype == torch.float64:
+            return mean[:, None]
+        apart = self._near.centred > SPREAD * self.n * _square(mean)  # there a mean may be far smaller than tokens
+        if self.x.device.type != "cpu" or bool(apart.any()):
+            mean = torch.where(apart[:, None], token_sum(self.x) / self.n[:, None], mean)
+        return mean[:, None]
 
     @cached_property
     def Pi_2_x(self) -> Tensor:
         """Centred tokens, (b, n, d), in the precision of x; zero for padding."""
-        if self._all_apart:
-            return self.without(self.mean.to(self.x.dtype))
-        z, left, _, _ = self._near
+        z, left, _, _ = self._apart or self._near
         return self._less(z, left.to(z.dtype)[:, None]).to(self.x.dtype)
 
     @property
@@ -167,9 +167,7 @@ class Chunk:
     @cached_property
     def scaled_energies(self) -> Energies:
         """Of x: the same shares, and always finite."""
-        centred, precise = self._apart
-        if not self._all_apart:
-            centred = torch.where(precise, centred, self._near.centred)
+        centred = (self._apart or self._near).centred
         return Energies(self.n * _square(self.mean.squeeze(-2)), centred.clamp_min(0.0))
 
     @cached_property
@@ -242,7 +240,7 @@ def chunk_of(x: Tensor, valid: Tensor | None, room: Room | None = None) -> Chunk
 
 
 def _in_range(chunk: Chunk) -> bool:
-    size = chunk._total / chunk.x[0].numel()
+    size = chunk.scaled_energies.total / chunk.x[0].numel()
     return bool(((size > RANGE[0]) & (size < RANGE[1])).all())
 
 
