@@ -123,7 +123,7 @@ class Log:
         for add in self.adds:
             add.bias = (
                 float(add.bias) ** 2 if is_cut(add.bias) else add.bias
-            )  # no list is made of tensors of many processes
+            )  # it is of several processes
         waiting = [add for add in self.adds if isinstance(add.bias, Tensor)]
         for device in {add.bias.device for add in waiting}:
             here = [add for add in waiting if add.bias.device == device]
