@@ -1,9 +1,8 @@
-"""Sequences of 32,768 tokens: time and memory of head statistics and of a scan, one thread: benchmarks/long.py
+"""Sequences of 32,768 tokens: time and memory of head statistics and of scans, one thread: benchmarks/long.py
 
-A full scan with attention at this length takes half an hour for twelve heads: python benchmarks/long.py --scan
+No P is ever held: one head's would be 4 GiB in float32.
 """
 
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -48,8 +47,9 @@ def said(what: str, work: Callable[[], object]) -> None:
     line(what, seconds, "CPU seconds", f"peak + {memory:.0f} MiB; n d in float64 is {N * D * 8 >> 20} MiB")
 
 
-def main(*words: str) -> None:
+def main() -> None:
     torch.set_num_threads(1)
+    torch.manual_seed(0)
     q, k, v = torch.randn(3, 1, 1, N, D).unbind()
     said(f"sdpa of one head, n {N}, d {D}, causal", lambda: _sdpa(q, k, v))
     for causal in (True, False):
@@ -58,11 +58,23 @@ def main(*words: str) -> None:
         said(f"delta(q=, k=) of one head, {way}", lambda causal=causal: ds.metrics.delta(q=q, k=k, causal=causal))
     from depthscope.models.resolve import presets
 
-    model, ids = presets()["llama"](Sizes(depth=3, width=32, heads=4, tokens=N, batch=1))
-    said("plain forward of 3 blocks, d 32", lambda: _forward(model, ids))
-    said("scan of 3 blocks, d 32, states alone", lambda: ds.scan(model, ids, attention=False))
-    if "--scan" in words:
-        said("scan of 3 blocks, d 32, 12 heads", lambda: ds.scan(model, ids))
+    for name in ("llama", "classic"):
+        model, inputs = presets()[name](Sizes(depth=2, width=D, heads=2, tokens=N, batch=1))
+        what = f"of {name}, 2 blocks, d {D}, 2 heads"
+        said(f"plain forward {what}", lambda model=model, inputs=inputs: _forward(model, inputs))
+        for heads in (False, True):
+            more = "all heads" if heads else "states alone"
+            said(f"scan {what}, {more}", lambda model=model, inputs=inputs, heads=heads: _scan(model, inputs, heads))
+
+
+def _scan(model: torch.nn.Module, inputs: torch.Tensor, heads: bool) -> None:
+    scan = ds.scan(model, inputs, attention=heads)
+    if heads:
+        print(f"{'':26}delta {_row(scan['delta'])}, lambda_2 {_row(scan['lambda_2'])}", flush=True)
+
+
+def _row(values: torch.Tensor) -> str:
+    return " ".join(f"{value:.4f}" for value in values.tolist())
 
 
 def _sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
@@ -75,4 +87,4 @@ def _forward(model: torch.nn.Module, ids: torch.Tensor) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -1,5 +1,7 @@
 """What is run on the fake device, in a process of its own: python tests/fake_device_checks.py"""
 
+import inspect
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -64,6 +66,24 @@ def metrics() -> None:
             close(a, b)
 
 
+def fixes() -> None:
+    for name, remedy in TABLES["remedy"].items():
+        width = {"d": 32} if "d" in inspect.signature(remedy).parameters else {}
+        for choices in ({}, {"causal": True}):
+            outputs: list[Any] = []
+            for put in (lambda value: value, moved):
+                fixed = put(model(output=True, **choices))
+                try:
+                    with ds.fix_(fixed, put(remedy(**width))), torch.no_grad():
+                        outputs.append(fixed(put(X)))
+                except ds.errors.CausalLeakError as error:  # the same on both
+                    outputs.append(str(error))
+            if isinstance(outputs[0], str):
+                assert outputs[0] == outputs[1], name
+            else:
+                close(*reversed(outputs))
+
+
 def padding_and_sites() -> None:
     def encoder() -> nn.Module:
         torch.manual_seed(0)
@@ -84,6 +104,36 @@ def forecasts() -> None:
     close(far, near)
 
 
+def ablations() -> None:
+    """Blocks without skips fall to the floor of float32, where all that is left is rounding; it is the same on both."""
+    near, far = (ds.ablate(put(model()), put(X)).to_dict() for put in (lambda value: value, moved))
+    assert len(far["rows"]) == 8
+    alike(far, near, "ablate")
+
+
+def circuits() -> None:
+    for verb in (ds.spectrum, ds.paths):
+        for choices in ({}, {"causal": True}, {"wiring": "pre_norm"}):
+            near, far = (verb(put(model(output=True, **choices)), put(X)) for put in (lambda value: value, moved))
+            alike(far.to_dict(), near.to_dict(), verb.__name__)
+
+
+def alike(far: Any, near: Any, where: str) -> None:
+    """Two records as dicts: the same words, and numbers that are close."""
+    if isinstance(near, dict):
+        assert list(far) == list(near), where
+        for name in near:
+            alike(far[name], near[name], f"{where}.{name}")
+    elif isinstance(near, list | tuple):
+        assert len(far) == len(near), where
+        for i, (one, other) in enumerate(zip(far, near, strict=True)):
+            alike(one, other, f"{where}[{i}]")
+    elif isinstance(near, float):
+        assert math.isclose(far, near, rel_tol=1e-4, abs_tol=1e-6) or (far != far and near != near), (where, far, near)
+    else:
+        assert far == near, (where, far, near)
+
+
 def language() -> None:
     torch.manual_seed(0)
     words = torch.randint(0, 30, (2, 8))
@@ -98,7 +148,7 @@ def language() -> None:
 
 
 CHECKS: tuple[Callable[[], None], ...] = (
-    the_device_tells, metrics, scans, padding_and_sites, language, forecasts,
+    the_device_tells, metrics, scans, fixes, padding_and_sites, language, forecasts, ablations, circuits,
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from depthscope.circuits.subject import Subject, subject_of
 from depthscope.circuits.weights import TOLERANCE, HeadWeights, apart, weights_of
+from depthscope.circuits.wide import wide
 from depthscope.errors import HookError
 from depthscope.traces.attention import SdpaCall
 from depthscope.traces.events import Passage, StreamListener
@@ -58,7 +59,7 @@ def circuit_of(subject: Subject, weights: Iterable[HeadWeights] | None = None) -
     known = tuple(weights_of(subject) if weights is None else weights)
     record = _Record(subject)
     subject.listen(record)
-    passes, mask = record.passes, subject.batch.mask
+    passes, mask = record.passes, subject.mask
     if not passes or any(one.P is None or one.out is None for one in passes) or len(passes) != len(known):
         raise HookError(
             f"every block must attend once and return tokens; {len(known)} blocks have weights and "
@@ -102,7 +103,7 @@ def _missed(one: _Pass, own: HeadWeights, mask: Tensor | None) -> float:
     assert one.P is not None and one.branch is not None
     read = (one.source if one.read is None else one.read)[0]
     said = torch.einsum("hnv,hve->ne", one.P[0] @ (read @ own.W_V), own.W_O) + own.offset()
-    rows = slice(None) if mask is None else mask[0].to(said.device)  # padding may be anything
+    rows = slice(None) if mask is None else mask[0]  # padding may be anything
     branch = one.branch[rows]
     return apart(branch, said[rows]) if bool(branch.isfinite().all()) else 0.0
 
@@ -137,12 +138,13 @@ class _Record(StreamListener):
     def _pattern(self, now: Passage, op: Operation, result: Tensor) -> Tensor:
         if op.role == "attention":
             call = op.named()
-            q, k = (x.detach().double() for x in (call["query"], call["key"]))
+            q, k = (wide(x) for x in (call["query"], call["key"]))
             k = k.repeat_interleave(q.shape[-3] // k.shape[-3], -3)
+            bias = call.get("attn_mask")
             with unwatched():
-                P = SdpaCall(call).probabilities(q, k)
+                P = SdpaCall({**call, "attn_mask": None if bias is None else bias.cpu()}).probabilities(q, k)
         else:
-            P = result.detach().double()
+            P = wide(result)
         batch, n, _ = self.passes[-1].source.shape
         if P.shape[-2:] != (n, n) or P.numel() % (batch * n * n):
             raise HookError(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.circuits.subject import Subject, subject_of
+from depthscope.circuits.wide import wide
 from depthscope.traces.events import Join, Passage, StreamListener
 from depthscope.traces.operations import Operation
 from depthscope.traces.watcher import unwatched
@@ -99,7 +100,7 @@ class _Differentiate(StreamListener):
 
     def _matrix(self, op: Operation) -> Any:
         network, at = self.network, 1 if op.name == "addmm" else 0  # where the tokens are; the weight is next
-        tokens, weight = op.args[at], op.args[at + 1].detach().double()
+        tokens, weight = op.args[at], wide(op.args[at + 1])
         if network.source is None:
             network.source, network.leaf = tokens, tokens.detach().clone().requires_grad_()
             torch.set_grad_enabled(True)
@@ -152,7 +153,7 @@ def _from_below(y: Tensor, x: Tensor) -> float:
 
 def one_norm(A: Product, A_T: Product, rows: int, d: int, like: Tensor) -> Tensor:
     """The largest column sum of |A| for each of `rows` matrices (d, d), from below; A and A_T map (rows, d)."""
-    best = torch.zeros(rows, dtype=torch.float64, device=like.device)
+    best = torch.zeros(rows, dtype=torch.float64)
     signs = torch.ones(d, dtype=like.dtype, device=like.device)
     signs[1::2] = -1
     graded = 1 + torch.arange(d, dtype=like.dtype, device=like.device) / d
@@ -161,7 +162,7 @@ def one_norm(A: Product, A_T: Product, rows: int, d: int, like: Tensor) -> Tenso
         x = (start / start.abs().sum()).expand(rows, d)
         for _ in range(STEPS):
             y = A(x).detach()
-            best = torch.maximum(best, y.double().abs().sum(-1))
+            best = torch.maximum(best, wide(y).abs().sum(-1))
             z = A_T(torch.where(y < 0, -1.0, 1.0).to(y)).detach()
             new = torch.nn.functional.one_hot(z.abs().argmax(-1), d).to(x)
             if torch.equal(new, x):

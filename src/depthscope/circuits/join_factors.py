@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from depthscope.circuits.subject import Subject
+from depthscope.circuits.wide import wide
 from depthscope.errors import HookError, UsageError
 from depthscope.traces.events import Passage, StreamListener
 
@@ -49,9 +50,9 @@ class _Factors(StreamListener):
     def site(self, now: Passage, name: str, tokens: Tensor) -> Tensor:
         if name == "sa_out":
             both = (now.stream, tokens)
-            self._terms = torch.stack([x.detach().double().flatten() for x in both], 1)  # (entries, 2)
+            self._terms = torch.stack([wide(x).flatten() for x in both], 1)  # (entries, 2)
         elif name == "sa_sum" and self._terms is not None:
-            total = tokens.detach().double().flatten().unsqueeze(1)
+            total = wide(tokens).flatten().unsqueeze(1)
             check_finite(total, f"block {len(self.factors) + 1} of {self.model}")
             factors = torch.linalg.lstsq(self._terms, total).solution
             self.factors.append(JoinFactors(*factors.flatten().tolist()))

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from depthscope.circuits.wide import wide
 from depthscope.errors import HookError
 from depthscope.traces.watcher import unwatched
 
@@ -26,8 +27,8 @@ def norm_scale(norm: nn.Module) -> Tensor:
     signs[1::2] = -1
 
     def read(size: float) -> Tensor:
-        both = [norm.forward(c * signs.expand(1, 1, -1)).double().flatten() for c in (size, -size)]
-        return (both[0] - both[1]) / 2 * signs.double()
+        both = [wide(norm.forward(c * signs.expand(1, 1, -1))).flatten() for c in (size, -size)]
+        return (both[0] - both[1]) / 2 * wide(signs)
 
     with unwatched(), torch.no_grad():
         gamma, small = read(LARGE.get(first.dtype, 1e3)), read(1.0)

@@ -54,7 +54,7 @@ def paths(
     for subject in subjects_of(model, inputs, blocks, mask, stream):
         check_attends_once(subject)
         splits.append(_attention_alone(subject, draw) if form == "attention" else _whole_model(subject, form))
-        rows.append(_measured(splits[-1], subject.batch.mask))
+        rows.append(_measured(splits[-1], subject.mask))
     return _record(subject.model, form, splits, rows)
 
 
@@ -106,7 +106,7 @@ def _attention_alone(subject: Subject, draw: int) -> _ByLength:
         output = join.skip * output + join.branch * attend(P_l, w.W_V, w.W_O, output)
     error = float((parts.sum(0) - output).norm() / output.norm())
     heads = [w.heads for w in weights]
-    drawn = draw_lengths(X, P, W_V, W_O, parts, draw, subject.batch.mask) if draw else {}
+    drawn = draw_lengths(X, P, W_V, W_O, parts, draw, subject.mask) if draw else {}
     return _ByLength(output, torch.zeros_like(output), parts, heads, error, float("nan"), torch.float64, drawn)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from depthscope.circuits.wide import wide
 from depthscope.errors import HookError
 from depthscope.traces.events import Norm, Passage, StreamListener
 from depthscope.traces.operations import Operation
@@ -92,7 +93,7 @@ class Probe(StreamListener):
     def _rows(self, tokens: Tensor) -> Tensor:
         """(R, d), in the order of the feed."""
         first = tokens.transpose(0, 1) if self.axis == 0 else tokens
-        return first.detach().double().reshape(-1, tokens.shape[-1])
+        return wide(first).reshape(-1, tokens.shape[-1])
 
     # attention
 
@@ -117,7 +118,7 @@ class Probe(StreamListener):
 
     def _by_row(self, x: Tensor, heads: int) -> Tensor:
         """(B, H, n, .) -> (R, H, .); heads that share keys and values get their own copies."""
-        x = x.detach().double().reshape(self.batch, -1, self.tokens, x.shape[-1])
+        x = wide(x).reshape(self.batch, -1, self.tokens, x.shape[-1])
         x = x.repeat_interleave(heads // x.shape[1], 1).transpose(1, 2)
         return x.reshape(-1, heads, x.shape[-1])
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from depthscope.circuits.subject import Subject
+from depthscope.circuits.wide import wide
 from depthscope.errors import HookError
 from depthscope.traces.events import Join, Norm, Passage, StreamListener
 from depthscope.traces.operations import Operation
@@ -109,7 +110,7 @@ def _scale_of(norm: Norm) -> Tensor | None:
     if not isinstance(norm.by, Operation):
         return None
     weight = norm.by.named().get("weight")
-    return (torch.ones_like(norm.source[0, 0]) if weight is None else weight).detach().double()
+    return wide(torch.ones_like(norm.source[0, 0]) if weight is None else weight)
 
 
 def norm_in(stream: Tensor, read: Tensor, gamma: Tensor, mask: Tensor | None = None) -> NormFit:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.circuits.one_shape import check_entered, check_mask, check_shapes, check_tokens
+from depthscope.circuits.wide import wide
 from depthscope.traces.entry import enter, run_model
 from depthscope.traces.events import StreamListener
 from depthscope.traces.follower import following
@@ -40,6 +41,11 @@ class Subject:
         """Along which axis the tokens lie, 0 or 1."""
         return self.stream.axis
 
+    @property
+    def mask(self) -> Tensor | None:
+        """(B, n), True for tokens, beside the numbers that were noted; None for all."""
+        return None if self.batch.mask is None else self.batch.mask.cpu()
+
     def run(self) -> None:
         """One forward pass with dropout off and without gradients, of which no trace is left."""
         with untouched(self.model), evaluated(self.model), torch.no_grad():
@@ -51,9 +57,9 @@ class Subject:
             self.run()
 
     def batch_first(self, tokens: Tensor) -> Tensor:
-        """(B, n, d) in float64, a copy: models write in place."""
+        """(B, n, d), as circuits keep numbers."""
         first = tokens.transpose(0, 1) if self.axis == 0 else tokens
-        return first.detach().to(torch.float64, copy=True)
+        return wide(first)
 
 
 def subjects_of(

@@ -82,7 +82,7 @@ def weights_of(subject: Subject) -> list[HeadWeights]:
         still = run(tokens=nothing, mixed=nothing)
     _check_seen(still, subject.name)
     found = (_by_values if all(seen.heads for seen in still.blocks) else _by_patterns)(still, run)
-    _check_affine(found, run, subject.batch.mask)
+    _check_affine(found, run, subject.mask)
     return found
 
 

@@ -1,7 +1,7 @@
 """An attention matrix P that is never larger in memory than it has to be.
 
-A Pattern answers products with P, P^T and Pi_2. It holds P when that is small, and otherwise computes blocks of
-rows anew from q and k for every product, so that no n x n tensor ever exists.
+A Pattern answers products with P, P^T and Pi_2. It holds P when that is small, and otherwise computes tiles, or blocks
+of rows, anew from q and k for every product, so that no n x n tensor ever exists.
 """
 
 import math
@@ -14,24 +14,12 @@ from torch import Tensor
 
 from depthscope.checks import check_mask, check_stochastic, check_tokens
 from depthscope.errors import ShapeError
+from depthscope.metrics.scratch import Scratch
+from depthscope.metrics.tiles import Scores, Tiles
 
 HELD = 1 << 22  # elements of P kept at a time, 16 MiB in float32: larger pieces leave the cache and cost more
 PIECE = 1 << 19  # elements of small P measured at a time: enough for few calls, and not far from the cache
 ENOUGH = 16  # heads, from which on more in one piece save no calls worth having
-
-
-class Scratch:
-    """Memory that is used again for one large matrix after the other: fresh pages would cost more than the work."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, Tensor] = {}
-
-    def take(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        size = math.prod(shape)
-        flat = self.kept.get(name)
-        if flat is None or flat.numel() < size or flat.dtype != like.dtype or flat.device != like.device:
-            flat = self.kept[name] = torch.empty(size, dtype=like.dtype, device=like.device)
-        return flat[:size].view(shape)
 
 
 Rows = Callable[[int, int, int, int, Scratch], Tensor]  # (batch from, to, row from, to) -> (b, rows, m)
@@ -53,7 +41,9 @@ class Pattern:
         device: torch.device,
         scratch: Scratch | None = None,
         sink: bool = False,
+        scores: Scores | None = None,
     ) -> None:
+        self.scores = scores  # where P is softmax(q k^T) and nothing else, q and k of these heads
         self.sink = sink  # rows sum to less than one: the rest went to a sink that is no token
         self.rows, self.size, self.n, self.m = rows, size, n, m
         self.mask, self.causal, self.heads, self.device = mask, causal, heads, device
@@ -83,6 +73,7 @@ class Pattern:
             device=self.device,
             scratch=self.scratch,
             sink=self.sink,
+            scores=None if self.scores is None else self.scores.of_heads(i, j),
         )
         part.first = self.first + i
         return part
@@ -98,6 +89,12 @@ class Pattern:
         for r in range(0, self.n, step):
             cut = slice(r, min(r + step, self.n))
             yield cut, self._masked(self.rows(0, self.size, cut.start, cut.stop, self.scratch), cut)
+
+    @cached_property
+    def tiles(self) -> Tiles | None:
+        """Products by tiles, where P is too large to be held and nothing but q and k makes it."""
+        small = self.size * self.n * self.m <= HELD
+        return None if small or self.scores is None or self.mask is not None else Tiles(self.scores, self.scratch)
 
     def held(self) -> Tensor:
         """The whole of P, (size, n, m), as it was given or computed: padding is left as it is."""
@@ -133,11 +130,15 @@ class Pattern:
 
     def image(self, V: Tensor) -> Tensor:
         """P v for the rows v of V, (size, r, m) -> (size, r, n). As rows: a narrow V on the right is read slowly."""
+        if self.tiles is not None:
+            return self.tiles.image(V)
         parts = [V @ P.mT for _, P in self.blocks()]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
     def pulled(self, U: Tensor) -> Tensor:
         """P^T u for the rows u of U, (size, r, n) -> (size, r, m)."""
+        if self.tiles is not None:
+            return self.tiles.pulled(U)
         parts = (U[..., cut] @ P for cut, P in self.blocks())
         total = next(parts)
         for part in parts:
@@ -147,11 +148,15 @@ class Pattern:
     @cached_property
     def received(self) -> Tensor:
         """1^T P, (size, m), in float64: how much attention each token receives."""
+        if self.tiles is not None:
+            return self.tiles.rows.received
         ones = torch.ones(self.size, 1, self.n).to(self.like)
         return self.pulled(ones).squeeze(-2).double()
 
     def size_of_rows(self) -> Tensor:
         """|P|_F, (size,), float64."""
+        if self.tiles is not None:
+            return self.tiles.rows.squares.sqrt()
         return sum(torch.linalg.vector_norm(P, dim=(-2, -1)).double().square() for _, P in self.blocks()).sqrt()  # type: ignore[union-attr]
 
     @property
@@ -161,6 +166,8 @@ class Pattern:
 
     def diagonal(self) -> Tensor:
         """P_ii, (size, n)."""
+        if self.tiles is not None:
+            return self.tiles.diagonal()
         return torch.cat([P.diagonal(cut.start, -2, -1).clone() for cut, P in self.blocks()], dim=-1)
 
     def is_triangular(self) -> bool:
@@ -193,6 +200,7 @@ def pattern_of(
     mask (..., n) without or with the head axis. `trusted` skips the check that rows are probabilities.
     sink: rows may sum to less than one.
     """
+    scores = None
     if P is not None:
         if P.ndim < 2:
             check_stochastic(P, where=where)
@@ -206,7 +214,8 @@ def pattern_of(
         check_tokens(q, where=where, name="q")
         check_tokens(k, where=where, name="k")
         batch, n, m = tuple(q.shape[:-2]), q.shape[-2], k.shape[-2]
-        rows = _softmax_rows(q, k, scale, bias, bool(causal), where)
+        scores = _scores_of(q, k, scale, bool(causal), where)
+        rows = _softmax_rows(scores, bias, batch)
     else:
         raise ShapeError(f"{where}: give P (..., n, m), or both q and k; got neither. Pass q= and k=.")
     size, heads = math.prod(batch), batch[-1] if batch else 1
@@ -220,7 +229,17 @@ def pattern_of(
         causal = None  # P shows by itself whether it is
     device = P.device if P is not None else q.device  # type: ignore[union-attr]
     pattern = Pattern(
-        rows, size, n, m, mask=mask, causal=causal, heads=heads, device=device, scratch=scratch, sink=sink
+        rows,
+        size,
+        n,
+        m,
+        mask=mask,
+        causal=causal,
+        heads=heads,
+        device=device,
+        scratch=scratch,
+        sink=sink,
+        scores=scores if bias is None else None,
     )
     return pattern, batch
 
@@ -229,7 +248,8 @@ def _given_rows(P: Tensor, b: int, c: int, r: int, s: int, _: Scratch) -> Tensor
     return P[b:c, r:s]
 
 
-def _softmax_rows(q: Tensor, k: Tensor, scale: float | None, bias: Tensor | None, causal: bool, where: str) -> Rows:
+def _scores_of(q: Tensor, k: Tensor, scale: float | None, causal: bool, where: str) -> Scores:
+    """q and k with batch and head axes flattened."""
     if q.ndim != k.ndim or q.shape[-1] != k.shape[-1]:
         raise ShapeError(
             f"{where}: q and k must be (..., n, d_h) and (..., m, d_h); got {tuple(q.shape)} and {tuple(k.shape)}. "
@@ -237,20 +257,21 @@ def _softmax_rows(q: Tensor, k: Tensor, scale: float | None, bias: Tensor | None
         )
     if k.shape[:-2] != q.shape[:-2] and q.ndim > 2:  # grouped heads: each key head serves several queries
         k = k.repeat_interleave(q.shape[-3] // k.shape[-3], dim=-3)
-    batch, n, m = q.shape[:-2], q.shape[-2], k.shape[-2]
-    factor = q.shape[-1] ** -0.5 if scale is None else scale
-    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
-    queries = q.detach().reshape(-1, n, q.shape[-1])
-    keys = k.detach().reshape(-1, m, k.shape[-1])
+    q, k = (x.detach().reshape(-1, *x.shape[-2:]) for x in (q, k))
+    return Scores(q, k, q.shape[-1] ** -0.5 if scale is None else scale, causal)
+
+
+def _softmax_rows(scores: Scores, bias: Tensor | None, batch: tuple[int, ...]) -> Rows:
+    q, k, factor, causal = scores
+    m, wide = k.shape[-2], scores.wide
     bias = None if bias is None else bias.detach().expand(*batch, *bias.shape[-2:])
-    samples = tuple(batch)
 
     def rows(b: int, c: int, r: int, s: int, scratch: Scratch) -> Tensor:
-        queries_, keys_ = queries[b:c, r:s].to(wide) * factor, keys[b:c].to(wide)
+        queries, keys = q[b:c, r:s].to(wide) * factor, k[b:c].to(wide)
         shape = (c - b, s - r, m)
-        scores = torch.bmm(queries_, keys_.mT, out=scratch.take("scores", shape, queries_))
+        scores = torch.bmm(queries, keys.mT, out=scratch.take("scores", shape, queries))
         if bias is not None:
-            index = torch.unravel_index(torch.arange(b, c, device=bias.device), samples)
+            index = torch.unravel_index(torch.arange(b, c, device=bias.device), batch)
             part = (bias[..., r:s, :] if bias.shape[-2] > 1 else bias)[index]
             scores = scores.masked_fill_(~part, -math.inf) if part.dtype == torch.bool else scores.add_(part)
         if causal:

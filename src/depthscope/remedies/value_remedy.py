@@ -1,6 +1,7 @@
 """Remedies that choose W_V and W_O of a block together, and where a model keeps the two."""
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,9 +97,11 @@ class ValueWeights:
             slot.matrix.put_back()
 
 
-def exactly(model: nn.Module) -> torch.autocast:
+def exactly(model: nn.Module) -> AbstractContextManager[Any]:
     """Without autocast: matrices are found and taken apart in their own precision."""
-    return torch.autocast(next(model.parameters()).device.type, enabled=False)
+    kind = next(model.parameters()).device.type
+    # where it is off nothing is asked of it: torch refuses even that of a device that has none
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 def width_of(model: nn.Module, block: str) -> int:

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from depthscope.metrics.mixing import sampled_mu_of
-from depthscope.metrics.pattern import HELD, Pattern, Scratch, pattern_of
+from depthscope.metrics.pattern import HELD, Pattern, pattern_of
 from depthscope.metrics.plain_mixing import plain_mixing
+from depthscope.metrics.scratch import Scratch
 from depthscope.metrics.spectrum import SMALL
 from depthscope.registry import MetricFacts
 from depthscope.traces.attention import AttentionSeen, first_sees_last

@@ -19,6 +19,7 @@ RANGE = (1e-5, 1e-2)  # all rates lie between these, or wider when the given rat
 LADDER = (1, 1 / 3, 3, 1 / 10, 10, 1 / 30, 30)  # the first rates over the given one, the same for all arms
 RETRIES = 2  # trials of an arm that may fail for reasons outside of it and are made up for
 JOURNAL = "search.journal"
+LOOKS = 3  # how often a database that says no is asked
 POLL = 1.0  # seconds between two questions to the storage when there is nothing to start
 
 
@@ -27,7 +28,7 @@ def storage_of(folder: Path, url: str | None) -> Any:
     optuna = _optuna()
     if url is not None:
         try:
-            return optuna.storages.RDBStorage(url)
+            return _database(optuna, url)
         except Exception as error:  # SQLAlchemy, its drivers and Optuna each have their own
             raise UsageError(
                 f"storage: must be the URL of a database that can be reached, as sqlite:///trials.db; got {url!r}: "
@@ -35,6 +36,19 @@ def storage_of(folder: Path, url: str | None) -> Any:
             ) from error
     folder.mkdir(parents=True, exist_ok=True)
     return _journal(optuna, folder / JOURNAL)
+
+
+def _database(optuna: Any, url: str) -> Any:
+    """The database, with its tables. Whoever comes at the very moment when another makes them is told that they exist
+    already, and looks again."""
+    from sqlalchemy.exc import DBAPIError
+
+    for _ in range(LOOKS - 1):
+        try:
+            return optuna.storages.RDBStorage(url)
+        except DBAPIError:
+            time.sleep(POLL)
+    return optuna.storages.RDBStorage(url)
 
 
 def _journal(optuna: Any, path: Path) -> Any:
