@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from depthscope import errors, experiments, metrics, models, remedies, theory
+from depthscope import errors, experiments, integrations, metrics, models, remedies, theory
 from depthscope.ablations.ablate import ablate
 from depthscope.ablations.record import Ablations
 from depthscope.ablations.without import without_
@@ -16,6 +16,7 @@ from depthscope.experiments import reproduce
 from depthscope.forecasts.advise import advise
 from depthscope.forecasts.forecast import forecast
 from depthscope.forecasts.record import Forecast
+from depthscope.monitors.monitor import Monitor
 from depthscope.records import LATER, Record, load
 from depthscope.remedies.fix import fix_
 from depthscope.reports.show import page
@@ -75,6 +76,7 @@ __all__ = [
     "reproduce",
     "report",
     "load",
+    "Monitor",
     "Scan",
     "Forecast",
     "PathLengths",
@@ -87,5 +89,6 @@ __all__ = [
     "models",
     "remedies",
     "experiments",
+    "integrations",
     "errors",
 ]

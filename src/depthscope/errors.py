@@ -103,3 +103,7 @@ def said_by(verb: str) -> collections.abc.Iterator[None]:
 
 class TheoryWarning(DepthscopeError, UserWarning):  # noqa: N818, warns unless python -W error
     """A formula was asked for where its theorem does not apply."""
+
+
+class MonitorWarning(DepthscopeError, UserWarning):  # noqa: N818, warns unless python -W error
+    """An alarm of a monitor, or a monitor that cannot look at its model any more."""
