@@ -24,7 +24,7 @@ from depthscope.scans.record import Scan
 from depthscope.scans.scan import scan
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from depthscope.training.comparison import Comparison
@@ -45,13 +45,19 @@ def report(*records: Record, to: "str | Path" = "report.html") -> "Path":
     return page(*records, to=to)
 
 
-def compare(
-    task: str = "digits", arms: "str | Sequence[str]" = "post_norm,pre_norm,de_escalate", **choices: Any
-) -> "Comparison":
-    """Train every arm with every seed under one budget; see depthscope.training.compare for all choices."""
+def compare(task: "str | Callable[[], Any]" = "digits", *more: Any, **choices: Any) -> "Comparison":
+    """Train every arm with every seed under one budget: compare("digits", "post_norm,de_escalate", depth=24).
+
+    Or a model of your own: compare(model_fn, batch_fn, loss_fn, arms="plain,de_escalate"), all functions of a module.
+    See depthscope.training.compare for all choices, depthscope.training.tasks.own for the functions.
+    """
     from depthscope.training.compare import compare as run
 
-    return run(task, arms, **choices)
+    if callable(task):
+        from depthscope.training.tasks.own import named
+
+        return run("own", **named(task, *more), **choices)
+    return run(task, *more, **choices)
 
 
 def __getattr__(name: str) -> Any:

@@ -84,14 +84,15 @@ def fixed(probe: Any, model: nn.Module) -> Any:
             f"{type(probe).__name__}. Take a batch out of a loader first: next(iter(loader))."
         )
     first = next(model.parameters(), None)
-    return probe if first is None or first.device.type in ("cpu", "meta") else _moved(probe, first.device)
+    return probe if first is None or first.device.type in ("cpu", "meta") else moved(probe, first.device)
 
 
-def _moved(value: Any, device: torch.device) -> Any:
+def moved(value: Any, device: torch.device) -> Any:
+    """A batch on a device: the tensors in it, whatever holds them."""
     if hasattr(value, "to"):  # a tensor, or a BatchEncoding
         return value.to(device)
     if isinstance(value, Mapping):
-        return {name: _moved(one, device) for name, one in value.items()}
+        return {name: moved(one, device) for name, one in value.items()}
     if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
-        return type(value)(_moved(one, device) for one in value)
+        return type(value)(moved(one, device) for one in value)
     return value
