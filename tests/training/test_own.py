@@ -1,6 +1,9 @@
 """Comparisons of a model of one's own: the same weights and batches for all arms, and what is wrong is told at once."""
 
 import json
+import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +11,7 @@ from typing import Any
 import own_functions
 import pytest
 import torch
-from own_functions import batch_fn, loss_fn, model_fn
+from own_functions import batch_fn, calm_fn, loss_fn, model_fn
 from typer.testing import CliRunner
 
 import depthscope as ds
@@ -38,23 +41,27 @@ def test_functions_are_found_by_their_names() -> None:
 
 
 def test_a_run_is_a_plain_loop_over_the_users_functions() -> None:
-    """The first losses, written out by hand: weights by the seed, batches by seed and step, AdamW."""
-    own = the_task()
+    """Written out by hand: weights by the seed, batches by seed and step, AdamW."""
+    own = task("own", **named(calm_fn, batch_fn, loss_fn), **TINY)
     build = Build(**{name: own.defaults[name] for name in ("depth", "d", "h")})
     recipe = Recipe(epochs=2, batch=1, lr=1e-2, seed=1, milestones=())
     run = train(build, own, recipe)
     torch.manual_seed(1)
-    model = model_fn()
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout | torch.nn.MultiheadAttention):
-            module.dropout = module.p = 0.0
-    first = loss_fn(model.eval(), own.draw("train", 1, 0))
-    assert run.status == "done" and len(run.history["loss"]) == 8
-    assert run.history["loss"][0] == pytest.approx(float(first.detach()), abs=0.5)  # dropout and batch means apart
-    assert [one["split"] for one in run.evaluations] == ["train", "valid", "train", "valid", "test"]
-    assert run.logs[0]["step"] == 0 and len(run.logs[0]["t_sim"]) == 4
-    again = train(replace(build, remedy="de_escalate", remedy_settings={"tau": 0.5}), own, recipe)
-    assert again.status == "done" and again.history["loss"] != run.history["loss"]
+    model, by_hand = calm_fn(), []
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
+    for step in range(8):
+        loss = loss_fn(model, own.draw("train", 1, step))
+        loss.backward()
+        optimizer.step(), optimizer.zero_grad()
+        by_hand.append(float(loss.detach()))
+    assert run.status == "done" and run.history["loss"] == pytest.approx(by_hand, abs=1e-5)
+    assert by_hand[0] - by_hand[-1] > 0.05, "nothing was learned"
+    model.eval()
+    ends = [float(loss_fn(model, own.draw("test", i, 2**40)).detach()) for i in range(2)]
+    assert run.final["test"]["loss"] == pytest.approx(sum(ends) / 2, abs=1e-5)
+    assert run.logs[0]["step"] == 0 and len(run.logs[0]["t_sim"]) == 3
+    mended = train(replace(build, remedy="de_escalate", remedy_settings={"tau": 0.5}), own, recipe)
+    assert mended.status == "done" and mended.history["loss"][0] != run.history["loss"][0]
 
 
 def test_batches_depend_on_seed_step_and_split_alone() -> None:
@@ -125,3 +132,21 @@ def test_the_command_takes_a_setup(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["task"] == "own"
+
+
+PAGE = (HERE.parents[1] / "docs" / "how-to-compare-your-model.md").read_text()
+
+
+@pytest.mark.long
+def test_the_page_on_it_runs(tmp_path: Path) -> None:
+    """Its file, its command and its lines, in fewer steps."""
+    module, command, python = re.findall(r"```(?:python)?\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "my_task.py").write_text(module)
+    few = " --set steps=2 --set looks=1 --seeds 1 --epochs 1"
+    words = [sys.executable, "-m", *(command.strip().replace(" --set steps=200", "") + few).split()]
+    subprocess.run(words, cwd=tmp_path, check=True, capture_output=True)
+    script = python.replace("steps=200", "steps=2, looks=1, seeds=1, epochs=1, caveat=False")
+    (tmp_path / "script.py").write_text(script)
+    told = subprocess.check_output([sys.executable, "script.py"], cwd=tmp_path, text=True)
+    assert "de_escalate:tau=0.5" in told
+    assert [line for line in PAGE.splitlines() if len(line) > 100] == []
