@@ -106,6 +106,12 @@ SECTIONS: dict[str, Section] = dict(
         script("paths.py", "Paths"),
         script("causality.py", "Trials of causality"),
         script("training.py", "Training", OMP_NUM_THREADS="1"),
+        script(
+            "monitor.py",
+            "A monitor of any training",
+            "With a look every 100 steps over without.",
+            OMP_NUM_THREADS="1",
+        ),
         script("language.py", "Transformer-XL", "Against a plain reading of the paper, from the same weights."),
     ]
 )

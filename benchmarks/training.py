@@ -12,9 +12,10 @@ import torch
 from _ratio import line, ratio
 from torch import nn
 
+from depthscope.monitors.probe import Probe
 from depthscope.training.build import Build
 from depthscope.training.data.images import make_task
-from depthscope.training.monitor import Monitor
+from depthscope.training.measured import measured
 from depthscope.training.parallel import accelerated
 from depthscope.training.recipe import Recipe
 from depthscope.training.step import Stepper
@@ -94,8 +95,8 @@ def of_the_monitor() -> None:
     for name, (build, image, batch) in SIZES.items():
         task = noise(*image)
         with stepper(build, task, batch) as (one, step):
-            monitor = Monitor(one.bare, task.probe(one.accelerator.device), EVERY)
-            looks, seconds = ratio(partial(monitor.look, 0), step, ROUNDS)
+            probe = Probe(one.bare, task.probe(one.accelerator.device), EVERY)
+            looks, seconds = ratio(partial(measured, probe, 0), step, ROUNDS)
         line(
             f"ViT, {name}: monitor every {EVERY} steps / none", 1 + looks / EVERY, "most 1.03", f"step {seconds:.3f} s"
         )

@@ -25,10 +25,12 @@ MAY_IMPORT = {
     "ablations": f"traces interventions scans {BASE}",
     "laws": f"theory models traces {BASE}",
     "forecasts": f"laws theory models traces scans remedies {BASE}",
-    "training": f"{BELOW} {BASE}",
+    "monitors": f"traces scans {BASE}",
+    "integrations": f"monitors {BASE}",
+    "training": f"{BELOW} monitors {BASE}",
     "checkups": f"{BELOW} forecasts {BASE}",
     "benches": f"models scans {BASE}",
-    "reports": f"{BELOW} forecasts training checkups benches notation {BASE}",
+    "reports": f"{BELOW} forecasts monitors training checkups benches notation {BASE}",
     "experiments": f"{BELOW} forecasts training reports notation {BASE}",
     "cli": f"{BELOW} forecasts training checkups benches reports experiments notation {BASE}",
 }
@@ -117,6 +119,17 @@ def test_no_file_is_a_crowded_room() -> None:
 
 
 def test_import_is_light() -> None:
-    heavy = ("transformers", "matplotlib", "pandas", "plotly", "rich", "typer", "scipy", "sklearn", "accelerate")
+    heavy = (
+        "transformers",
+        "matplotlib",
+        "pandas",
+        "plotly",
+        "rich",
+        "typer",
+        "scipy",
+        "sklearn",
+        "accelerate",
+        "lightning",
+    )
     code = f"import sys, depthscope; print([m for m in {heavy!r} if m in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

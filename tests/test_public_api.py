@@ -13,9 +13,9 @@ METRICS = (
 def test_public_names() -> None:
     assert sorted(ds.__all__) == sorted(
         (
-            "scan forecast advise fix_ without_ ablate paths bounds spectrum compare reproduce report load Scan Forecast Ablations Spectrum "
+            "scan forecast advise fix_ without_ ablate paths bounds spectrum compare reproduce report load Monitor Scan Forecast Ablations Spectrum "
             "PathLengths Bounds Comparison "
-            "metrics theory models remedies experiments errors"
+            "metrics theory models remedies experiments integrations errors"
         ).split()
     )
     assert all(hasattr(ds, name) for name in ds.__all__)

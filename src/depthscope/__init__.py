@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from depthscope import errors, experiments, metrics, models, remedies, theory
+from depthscope import errors, experiments, integrations, metrics, models, remedies, theory
 from depthscope.ablations.ablate import ablate
 from depthscope.ablations.record import Ablations
 from depthscope.ablations.without import without_
@@ -16,6 +16,7 @@ from depthscope.experiments import reproduce
 from depthscope.forecasts.advise import advise
 from depthscope.forecasts.forecast import forecast
 from depthscope.forecasts.record import Forecast
+from depthscope.monitors.monitor import Monitor
 from depthscope.records import LATER, Record, load
 from depthscope.remedies.fix import fix_
 from depthscope.reports.show import page
@@ -23,7 +24,7 @@ from depthscope.scans.record import Scan
 from depthscope.scans.scan import scan
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from depthscope.training.comparison import Comparison
@@ -44,13 +45,19 @@ def report(*records: Record, to: "str | Path" = "report.html") -> "Path":
     return page(*records, to=to)
 
 
-def compare(
-    task: str = "digits", arms: "str | Sequence[str]" = "post_norm,pre_norm,de_escalate", **choices: Any
-) -> "Comparison":
-    """Train every arm with every seed under one budget; see depthscope.training.compare for all choices."""
+def compare(task: "str | Callable[[], Any]" = "digits", *more: Any, **choices: Any) -> "Comparison":
+    """Train every arm with every seed under one budget: compare("digits", "post_norm,de_escalate", depth=24).
+
+    Or a model of your own: compare(model_fn, batch_fn, loss_fn, arms="plain,de_escalate"), all functions of a module.
+    See depthscope.training.compare for all choices, depthscope.training.tasks.own for the functions.
+    """
     from depthscope.training.compare import compare as run
 
-    return run(task, arms, **choices)
+    if callable(task):
+        from depthscope.training.tasks.own import named
+
+        return run("own", **named(task, *more), **choices)
+    return run(task, *more, **choices)
 
 
 def __getattr__(name: str) -> Any:
@@ -75,6 +82,7 @@ __all__ = [
     "reproduce",
     "report",
     "load",
+    "Monitor",
     "Scan",
     "Forecast",
     "PathLengths",
@@ -87,5 +95,6 @@ __all__ = [
     "models",
     "remedies",
     "experiments",
+    "integrations",
     "errors",
 ]

@@ -4,7 +4,7 @@ import collections.abc
 import re
 from contextlib import contextmanager
 
-_VERB = re.compile(r"(scan|forecast|advise|fix_|without_|ablate|paths|bounds|spectrum): ")
+_VERB = re.compile(r"(scan|forecast|advise|fix_|without_|ablate|paths|bounds|spectrum|Monitor): ")
 _NAMED = re.compile(r"[A-Za-z_][\w.]*: ")  # a remedy, a metric or a model that speaks for itself
 
 
@@ -103,3 +103,7 @@ def said_by(verb: str) -> collections.abc.Iterator[None]:
 
 class TheoryWarning(DepthscopeError, UserWarning):  # noqa: N818, warns unless python -W error
     """A formula was asked for where its theorem does not apply."""
+
+
+class MonitorWarning(DepthscopeError, UserWarning):  # noqa: N818, warns unless python -W error
+    """An alarm of a monitor, or a monitor that cannot look at its model any more."""

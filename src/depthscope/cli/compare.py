@@ -17,12 +17,13 @@ def command(
     learned: Training,
     *,
     arms: Annotated[
-        str,
+        str | None,
         typer.Option(
+            show_default="post_norm,pre_norm,de_escalate",
             help="Wirings and remedies, with settings (de_escalate:tau=0.5,at=ffn_in), together (pre_norm+qk_norm), "
-            "or with a rate of their own (post_norm@1e-4)."
+            "or with a rate of their own (post_norm@1e-4).",
         ),
-    ] = "post_norm,pre_norm,de_escalate",
+    ] = None,
     seeds: Annotated[int, typer.Option(help="Seeds of weights and data order, the same for all arms.")] = 3,
     search: Annotated[
         int | None,
@@ -44,6 +45,7 @@ def command(
     """Train every arm with every seed under one budget and compare them. Exit code 1 when no run of an arm was done.
 
     Example: depthscope compare digits --depth 24 --out curves.png
+    A model of your own: depthscope compare package.module:setup, where setup() gives model_fn, batch_fn and loss_fn.
     The same command on several machines with a shared --folder shares the work; --executor sends it to a cluster.
     """
     from depthscope.training.compare import compare
@@ -52,7 +54,7 @@ def command(
     shared: dict[str, Any] = {
         "processes": processes,
         "executor": executor,
-        "folder": folder or str(Path("out", "compare", task)),
+        "folder": folder or str(Path("out", "compare", task.replace(":", "-"))),
         "storage": storage,
     }
     try:

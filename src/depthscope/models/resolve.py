@@ -3,6 +3,7 @@
 import importlib
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,8 @@ def resolve(
     return model, call(inputs) if inputs else given
 
 
-def call(target: str) -> Any:
-    """Import package.module and call the function; the current folder is on the path, as with python -m."""
+def imported(target: str) -> Callable[..., Any]:
+    """The function of package.module:function; the current folder is on the path, as with python -m."""
     module_name, _, function_name = target.partition(":")
     if not module_name or not function_name:
         raise UsageError(f"{target!r}: must be package.module:function. Write a colon between the two.")
@@ -84,6 +85,12 @@ def call(target: str) -> Any:
     if not callable(function):
         names = [n for n in vars(module) if callable(getattr(module, n)) and not n.startswith("_")]
         raise UnknownNameError(f"{target}: " + unknown("function", function_name, names))
+    return function
+
+
+def call(target: str) -> Any:
+    """What package.module:function returns."""
+    function = imported(target)
     try:
         return function()
     except DepthscopeError:  # says already what to do

@@ -107,7 +107,7 @@ def _on_this_split(comparison: Comparison) -> str:
     """What seeds cannot tell: the deviation of an accuracy over other test examples, the largest of all arms."""
     count, asked = comparison.facts["count"], comparison.facts.get("asked", "images")
     if comparison.score.name == "loss":
-        return f"on these {count:,} test tokens; another text would move all losses"
+        return comparison.facts.get("tested") or f"on these {count:,} test tokens; another text would move all losses"
     means = [lane.mean("test", "accuracy") for lane in comparison.lanes if lane.done]
     moved = 100 * max(math.sqrt(p * (1 - p) / count) for p in means)
     return f"on these {count} test {asked}; other {asked} would move an accuracy by about ± {moved:.1f} points"
@@ -181,7 +181,8 @@ def _at_chance(lane: Lane, comparison: Comparison) -> list[str]:
         return []
     best = max(values, key=lambda value: score.sign * value)
     some = "" if stuck == len(values) else f"; the best reached {score.words(best)}"
-    chance = "stayed at chance" if score.name == "accuracy" else "learned no more than how frequent tokens are"
+    frequent = facts.get("unlearned") or "learned no more than how frequent tokens are"
+    chance = "stayed at chance" if score.name == "accuracy" else frequent
     return [f"{lane.arm.name} {chance} in {stuck} of {len(values)} seeds{some}."]
 
 

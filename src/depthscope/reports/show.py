@@ -28,6 +28,7 @@ MODULES = {
     "depthscope.reproduction": "reproductions",
     "depthscope.checkup": "checkups",
     "depthscope.bench": "benches",
+    "depthscope.monitor": "monitors",
 }
 CSS = (
     "body{font-family:system-ui,sans-serif;max-width:980px;margin:2em auto;padding:0 1em;color:#222}"

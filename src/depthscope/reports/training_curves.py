@@ -81,6 +81,11 @@ def _heat(ax: Any, lane: Lane) -> Any:
     if not steps:
         ax.text(0.5, 0.5, "no run", ha="center", transform=ax.transAxes)
         return None
+    return similarity_map(ax, steps, looks)
+
+
+def similarity_map(ax: Any, steps: list[int], looks: list[list[float]]) -> Any:
+    """A heat map of t_sim: looks at steps, (looks, blocks)."""
     blocks = list(zip(*looks, strict=True))  # one row a block
     return ax.pcolormesh(steps, range(len(blocks)), blocks, cmap="magma", vmin=0, vmax=1, shading="nearest")
 

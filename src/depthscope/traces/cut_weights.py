@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakSet
 
+import torch
 from torch import nn
 
 from depthscope.traces.modules import modules_in
@@ -57,3 +58,17 @@ def _cut_in(model: nn.Module) -> list[Any]:
 
 def _is_fsdp(module: nn.Module) -> bool:
     return any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
+
+
+def let_go_(model: nn.Module) -> None:
+    """Give back what FSDP gathered for a forward pass that no backward pass followed.
+
+    The root of a model stays gathered after its forward pass, for its backward pass. Left so, the next step would run
+    on these weights, whatever the optimizer has done since.
+    """
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        from torch.distributed.fsdp import FSDPModule
+
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()

@@ -14,6 +14,7 @@ from depthscope.remedies.de_escalate import DeEscalate
 from depthscope.training.build import Build
 
 PLAIN = "post_norm"  # the wiring that a remedy mends unless another is named
+AS_IT_IS = "plain"  # the same in comparisons of a model of one's own, whose wiring is its own
 CAVEAT = "a third of the rate"
 LITERAL = "the literal form"
 GRAMMAR = 'as "pre_norm", "de_escalate:tau=0.5,at=ffn_in", "pre_norm+de_escalate" or "post_norm@3e-4"'
@@ -55,6 +56,7 @@ def arm(text: str) -> Arm:
     words, at_sign, rate = text.strip().partition("@")
     names, colon, pairs = words.partition(":")
     wiring, plus, remedy = names.partition("+")
+    wiring = PLAIN if wiring == AS_IT_IS else wiring
     if not plus:
         wiring, remedy = (wiring, "") if _is_wiring(wiring) else (PLAIN, wiring)
     if not _is_wiring(wiring) or not ((not remedy and not plus) or is_remedy(remedy)):
@@ -95,7 +97,9 @@ def with_caveat(chosen: Sequence[Arm], lr: float) -> list[Arm]:
         third = a_third(one.lr or lr)
         if one.plain and third not in rates:
             rates.add(third)
-            lanes.append(replace(one, name=f"{PLAIN}@{rate_words(third)}", lr=third, remark=CAVEAT))
+            lanes.append(
+                replace(one, name=f"{one.name.partition('@')[0]}@{rate_words(third)}", lr=third, remark=CAVEAT)
+            )
     return lanes
 
 

@@ -74,7 +74,7 @@ class Build:
         was = model.training
         for training in (True, False):  # it learns in one mode and is measured in the other
             model.train(training)
-            handle.prepare((task.probe(torch.device("cpu"))[:2],), {})
+            handle.prepare(*task.first_call())
         model.train(was)
         return handle
 

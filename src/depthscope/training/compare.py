@@ -22,9 +22,11 @@ from depthscope.training.executors import opened
 from depthscope.training.plan import Plan
 from depthscope.training.recipe import SEEDS, Recipe
 from depthscope.training.tasks import task as load_task
+from depthscope.training.tasks.own import NOT_CHOSEN
 from depthscope.training.work import OnMoment
 
 ARMS = ("post_norm", "pre_norm", "de_escalate")
+OWN, OWN_ARMS = "own", ("plain", "de_escalate")
 LOGS = 8  # measurements by the monitor over a run, besides the last
 OF_THE_ARM = ("wiring", "remedy", "remedy_settings", "at", "causal")  # choices of a build that arms make
 RECORD = "comparison.json"
@@ -32,7 +34,7 @@ RECORD = "comparison.json"
 
 def compare(
     task: str = "digits",
-    arms: str | Sequence[str] = ARMS,
+    arms: str | Sequence[str] | None = None,
     *,
     seeds: int | Sequence[int] = 3,
     search: int | None = None,
@@ -46,6 +48,7 @@ def compare(
 ) -> Comparison:
     """Train every arm with every seed and compare them: compare("digits", "post_norm,de_escalate", depth=24, epochs=6).
 
+    task: a name, or package.module:setup for a model, batches and a loss of your own (tasks/own.py).
     arms: see arm(). seeds: how many, or which. choices: of the model (depth, d, h, q, weights, pooling, output), of the
     training (epochs, lr, batch, and all else of Recipe) and of the task (data, train, ...).
     What is not chosen is what suits the task (Task.defaults).
@@ -60,8 +63,10 @@ def compare(
     folder: the same folder again goes on where it was; machines that share it share the work. Without one, a temporary
     folder. storage: the URL of a database for the trials of the search, instead of a file in the folder.
     """
+    if isinstance(task, str) and ":" in task:
+        task, choices = OWN, {**choices, "setup": task}
     chosen = _sorted_choices(task, choices)
-    lanes, numbers = read_arms(arms), _numbers(seeds)
+    lanes, numbers = read_arms(arms or (OWN_ARMS if task == OWN else ARMS)), _numbers(seeds)
     if search is not None and (type(search) is not int or search < 0):
         raise UsageError(f"compare: search must be a number of trials per arm, 0 or more; got {search!r}.")
     if processes is not None and (type(processes) is not int or processes < 1):
@@ -98,7 +103,8 @@ def _sorted_choices(task: str, choices: dict[str, Any]) -> Sorted:
         raise UsageError(
             f"compare: the task must be named, for every process loads it itself; got {type(task).__name__}."
         )
-    found = sort_choices(task, choices, taken=(*OF_THE_ARM, "seed"))
+    taken = (*OF_THE_ARM, "seed", *(NOT_CHOSEN if task == OWN else ()))
+    found = sort_choices(task, choices, taken=taken)
     for name in found.rest:
         raise UnknownNameError("compare: " + unknown(f"choice for {task}", name, found.known))
     return found

@@ -75,20 +75,6 @@ def prepared(accelerator: Any, model: nn.Module, optimizer: torch.optim.Optimize
     return accelerator.prepare(model, optimizer)
 
 
-def let_go_(model: nn.Module) -> None:
-    """Give back what FSDP gathered for a forward pass that no backward pass followed.
-
-    The root of a model stays gathered after its forward pass, for its backward pass. Left so, the next step would run
-    on these weights, whatever the optimizer has done since.
-    """
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        from torch.distributed.fsdp import FSDPModule
-
-        for module in model.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()
-
-
 def check_processes(found: int, asked: int | None) -> None:
     """Raise UsageError unless as many processes train together as were started, and as were asked for."""
     started = int(os.environ.get("WORLD_SIZE", "1"))

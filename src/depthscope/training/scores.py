@@ -42,6 +42,7 @@ class Score:
 SCORES = {
     "accuracy": Score("accuracy", 1, 100.0, 1, " %", "points", "above"),
     "loss": Score("loss", -1, 1.0, 3, "", "nats", "below"),
+    "own loss": Score("loss", -1, 1.0, 4, "", "of the loss", "below"),
 }
 
 

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from depthscope.errors import CheckpointError, UsageError
+from depthscope.monitors.probe import Probe
+from depthscope.traces.cut_weights import let_go_
 from depthscope.training import checkpoint
-from depthscope.training.monitor import Monitor
-from depthscope.training.parallel import let_go_
+from depthscope.training.measured import measured
 from depthscope.training.run import HISTORY, Run
 from depthscope.training.state import moments_of, put_back_, weights_of
 from depthscope.training.step import Stepper
@@ -41,7 +42,7 @@ class Session:
         model, fix = run.build.model(task, recipe.seed)
         run.leaks = fix is not None and fix.leaks
         self.stepper = Stepper(accelerator, model, recipe, task)
-        self.monitor = Monitor(model, task.probe(accelerator.device), recipe.log_every, total=self.stepper.sum)
+        self.probe = Probe(model, task.probe(accelerator.device), recipe.log_every)
         self.done = self._resume()
         self._began = time.perf_counter() - self.run.seconds
         accelerator.init_trackers("depthscope", config={k: str(v) for k, v in run.settings().items()})
@@ -92,9 +93,8 @@ class Session:
             run.status, run.reason = "diverged", reason
             values = (step, loss, 0.0, float("nan"))  # no update was made
         else:
-            if self.monitor.due(step, stepper.total - 1):
-                self._log(self.monitor.measure(step))
-                let_go_(stepper.bare)
+            if self.probe.due(step, stepper.total - 1):
+                self._log(measured(self.probe, step, stepper.sum))
             values = (step, loss, *stepper.update(step))
             if not math.isfinite(values[-1]):
                 run.status, run.reason = "diverged", f"the norm of the gradient was {values[-1]} at step {step}"

@@ -59,6 +59,10 @@ class Task(ABC):
     def probe(self, device: torch.device) -> Tensor:
         """A fixed batch of inputs, at which monitors look."""
 
+    def first_call(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments of a small forward pass, by which a remedy gets to know the model."""
+        return (self.probe(torch.device("cpu"))[:2],), {}
+
     @abstractmethod
     def batches(self, recipe: Recipe, device: torch.device) -> Batches:
         """What to learn from."""

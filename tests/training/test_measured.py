@@ -9,8 +9,9 @@ from safetensors.torch import load_file
 from tiny import BUILD, RECIPE, tiny_task
 
 import depthscope as ds
+from depthscope.monitors.probe import Probe
 from depthscope.training.loop import train
-from depthscope.training.monitor import Monitor
+from depthscope.training.measured import measured
 
 FIXED = replace(BUILD, remedy="de_escalate", remedy_settings={"tau": 1.0})
 
@@ -20,7 +21,7 @@ def test_it_logs_the_tokens_and_the_gradients_of_every_block() -> None:
     model, _ = BUILD.model(task, 0)
     inputs = task.probe(torch.device("cpu"))
     model(inputs).square().sum().backward()
-    entry = Monitor(model, inputs, every=0).measure(7)
+    entry = measured(Probe(model, inputs, every=0), 7)
     assert entry["step"] == 7 and entry["t_sim"] == ds.scan(model, inputs, attention=False)["t_sim"].tolist()
     assert len(entry["t_div"]) == BUILD.depth + 1
     blocks = model.transformer.blocks  # type: ignore[union-attr]
@@ -29,9 +30,10 @@ def test_it_logs_the_tokens_and_the_gradients_of_every_block() -> None:
 
 
 def test_it_looks_at_the_first_the_last_and_every_so_many_steps() -> None:
-    monitor = Monitor(torch.nn.Identity(), None, every=4)
-    assert [step for step in range(11) if monitor.due(step, 10)] == [0, 4, 8, 10]
-    assert [step for step in range(11) if Monitor(torch.nn.Identity(), None, every=0).due(step, 10)] == [0, 10]
+    probe = Probe(torch.nn.Identity(), None, every=4)
+    assert [step for step in range(11) if probe.due(step, 10)] == [0, 4, 8, 10]
+    assert not probe.due(7, None, since=5) and probe.due(9, None, since=7), "steps that are left out"
+    assert [step for step in range(11) if Probe(torch.nn.Identity(), None, every=0).due(step, 10)] == [0, 10]
 
 
 def test_a_de_escalated_model_has_no_similar_tokens() -> None:
