@@ -121,9 +121,7 @@ class Log:
     def fetch_biases(self) -> None:
         """The pass has ended: biases become numbers. Asked for one by one they would have kept a device waiting."""
         for add in self.adds:
-            add.bias = (
-                float(add.bias) ** 2 if is_cut(add.bias) else add.bias
-            )  # it is of several processes
+            add.bias = float(add.bias) ** 2 if is_cut(add.bias) else add.bias  # it is of several processes
         waiting = [add for add in self.adds if isinstance(add.bias, Tensor)]
         for device in {add.bias.device for add in waiting}:
             here = [add for add in waiting if add.bias.device == device]
