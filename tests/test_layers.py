@@ -11,7 +11,7 @@ from loops import over
 
 ROOT = Path(__file__).parents[1] / "src" / "depthscope"
 REPOSITORY = ROOT.parents[1]
-BASE = "errors checks registry files records junctions"
+BASE = "errors checks later registry files records junctions"
 BELOW = "metrics theory models traces interventions circuits remedies scans ablations laws"
 MAY_IMPORT = {
     "metrics": BASE,
@@ -28,9 +28,11 @@ MAY_IMPORT = {
     "training": f"{BELOW} {BASE}",
     "checkups": f"{BELOW} forecasts {BASE}",
     "benches": f"models scans {BASE}",
+    "gates": f"traces scans forecasts {BASE}",
     "reports": f"{BELOW} forecasts training checkups benches notation {BASE}",
     "experiments": f"{BELOW} forecasts training reports notation {BASE}",
-    "cli": f"{BELOW} forecasts training checkups benches reports experiments notation {BASE}",
+    "integrations": f"metrics scans gates {BASE}",
+    "cli": f"{BELOW} forecasts training checkups benches gates reports experiments notation {BASE}",
 }
 
 
@@ -116,7 +118,23 @@ def test_no_file_is_a_crowded_room() -> None:
     assert not [f for f in ROOT.rglob("*.py") if len(f.read_text().splitlines()) > 300]
 
 
-def test_import_is_light() -> None:
-    heavy = ("transformers", "matplotlib", "pandas", "plotly", "rich", "typer", "scipy", "sklearn", "accelerate")
-    code = f"import sys, depthscope; print([m for m in {heavy!r} if m in sys.modules])"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+HEAVY = ("transformers", "matplotlib", "pandas", "plotly", "rich", "typer", "scipy", "sklearn", "accelerate")
+LIGHT = ("import depthscope.integrations.pytest_plugin", "from depthscope.cli.main import app")
+
+
+@over("code", ["import depthscope", *LIGHT])
+def test_import_is_light(code: str) -> None:
+    """Without torch; a public name brings torch, and nothing else that is heavy."""
+    found = loaded(f"import sys; {code}")
+    assert not {"torch", "numpy", *HEAVY} - {"typer"} & found
+    assert "typer" not in found or "cli" in code
+
+
+def test_public_names_are_light() -> None:
+    found = loaded("import sys, depthscope as ds; [getattr(ds, name) for name in ds.__all__]")
+    assert "torch" in found and not {*HEAVY} & found
+
+
+def loaded(code: str) -> set[str]:
+    """The packages that are there after the code has run in a process of its own."""
+    return set(subprocess.check_output([sys.executable, "-c", f"{code}; print(*sys.modules)"], text=True).split())

@@ -4,7 +4,21 @@ import sys
 
 import typer
 
-from depthscope.cli import ablate, bench, bound, compare, doctor, forecast, ls, paths, reproduce, scan, spectrum, train
+from depthscope.cli import (
+    ablate,
+    bench,
+    bound,
+    compare,
+    doctor,
+    forecast,
+    gate,
+    ls,
+    paths,
+    reproduce,
+    scan,
+    spectrum,
+    train,
+)
 from depthscope.cli.options import grouped
 from depthscope.errors import DepthscopeError
 
@@ -15,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for module in (scan, doctor, forecast, ablate, paths, bound, spectrum, reproduce, compare, train, bench, ls):
+for module in (scan, doctor, forecast, ablate, paths, bound, spectrum, reproduce, compare, train, gate, bench, ls):
     app.command(module.__name__.rpartition(".")[2])(grouped(module.command))
 
 

@@ -8,7 +8,6 @@ import typer
 
 from depthscope.errors import UsageError
 from depthscope.files import check_writable, whole_file
-from depthscope.records import as_json as json_text
 
 KINDS = (".html", ".png", ".svg", ".pdf", ".md", ".json")
 OUT = "Write the result here, as .html, .png, .svg, .pdf, .md or .json. May be repeated."
@@ -36,6 +35,13 @@ class Output:
 
     def show(self, record: Any, shown: Any = None) -> None:
         """Print the record, or plain data by what is `shown` of it, and write all files."""
+        self.told(record, shown)
+        self.write(record)
+
+    def told(self, record: Any, shown: Any = None) -> None:
+        """Print the record, and write its numbers where --json says."""
+        from depthscope.records import as_json as json_text
+
         if self.as_json == "-":
             typer.echo(json_text(record))
         else:
@@ -46,6 +52,9 @@ class Output:
             with whole_file(self.as_json) as part:
                 part.write_text(json_text(record))
             typer.echo(f"wrote {self.as_json}", err=True)
+
+    def write(self, record: Any) -> None:
+        """Write a record into the files of --out."""
         for path in self.out or []:
             _write(record, path)
             typer.echo(f"wrote {path}", err=True)
