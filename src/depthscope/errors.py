@@ -103,3 +103,7 @@ def said_by(verb: str) -> collections.abc.Iterator[None]:
 
 class TheoryWarning(DepthscopeError, UserWarning):  # noqa: N818, warns unless python -W error
     """A formula was asked for where its theorem does not apply."""
+
+
+class PluginWarning(DepthscopeError, UserWarning):  # noqa: N818, warns unless python -W error
+    """Something that another package offers could not be loaded."""

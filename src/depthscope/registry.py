@@ -9,13 +9,15 @@ from typing import Any, Literal, TypeVar
 
 from depthscope.errors import UnknownNameError
 from depthscope.later import SHELVES
+from depthscope.plugins import FAILED, fill
 
 F = TypeVar("F", bound=Callable[..., Any])
 Kind = Literal["state", "step", "attention"]
 
 
 class Shelf(MutableMapping[str, Any]):
-    """What is registered under one word, by name; filled when somebody first looks, by the import of its modules."""
+    """What is registered under one word, by name; filled when somebody first looks: by the import of its modules, then
+    by the plug-ins of other packages."""
 
     def __init__(self, kind: str) -> None:
         self.kind, self._things, self._filled = kind, dict[str, Any](), False
@@ -26,6 +28,7 @@ class Shelf(MutableMapping[str, Any]):
             try:
                 home = importlib.import_module(SHELVES[self.kind])
                 import_folder(home.__name__, getattr(home, "__path__", ()))
+                fill(self.kind, self)
             except BaseException:
                 self._filled = False
                 raise
@@ -136,7 +139,8 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
         hint = f"Did you mean {' or '.join(by_lower[c] for c in close)}?"
     else:
         hint = f"Known: {', '.join(known)}."
-    return f"no {what} is called {name!r}. {hint}"
+    lost = "".join(f" Beside that, {said}" for said in FAILED.values())
+    return f"no {what} is called {name!r}. {hint}{lost}"
 
 
 def import_folder(package: str, path: Iterable[str]) -> None:
