@@ -62,7 +62,7 @@ def command(
         refuse("sizes", **design)
         source, given = model.resolved()
         choices = dict(where)
-    found, advice = predicted(source, given, choices, tau, floor if advise else None)
+    found, advice = predicted(source, given, choices, tau, floor if advise else None, output.aside())
     scanned = measured(source, given, where, tau) if measure else None
     output.show(Outlook(found, advice, scanned, numbers))
 
@@ -91,13 +91,13 @@ def refuse(what: str, **given: Any) -> None:
         raise UsageError(f"--{', --'.join(names)}: goes with {what} alone. Leave it out.")
 
 
-def predicted(source: Any, given: Any, choices: dict[str, Any], tau: float, floor: float | None) -> tuple[Any, Any]:
-    from rich.console import Console
-
+def predicted(
+    source: Any, given: Any, choices: dict[str, Any], tau: float, floor: float | None, console: Any
+) -> tuple[Any, Any]:
     from depthscope.forecasts.advise import advise
     from depthscope.forecasts.forecast import forecast
 
-    with Console(stderr=True).status("forecasting" if floor is None else "weighing changes"):
+    with console.status("forecasting" if floor is None else "weighing changes"):
         found = forecast(source, given, tau=tau, **choices)
         return found, None if floor is None else advise(source, given, floor=floor, **choices)
 

@@ -51,15 +51,15 @@ def command(
     asked: dict[str, Any] = {"min_diversity": min_diversity, "verdict": verdict, "tolerance": tolerance}
     demanded(**asked, compared=against is not None)
     check_options(model, against)
-    before = None if against is None else scanned(replace(model, model=against), "the earlier state")
-    after = scanned(model, str(model.model))
+    before = None if against is None else scanned(replace(model, model=against), "the earlier state", output)
+    after = scanned(model, str(model.model), output)
     found = named(gate(after, against=before, **asked), str(model.model), against)
     output.told(found)
     output.write(after if before is None else replace(after, before=before))
     if junit is not None:
         with whole_file(junit) as part:
             part.write_text(as_junit(found), encoding="utf-8")
-        typer.echo(f"wrote {junit}", err=True)
+        output.note(f"wrote {junit}")
     if not found.passed:
         raise typer.Exit(1)
 
@@ -81,10 +81,8 @@ def check_options(model: Chosen, against: str | None) -> None:
         raise UsageError(f"--{names[0]}: goes with a model alone; a saved scan has run already. Leave it out.")
 
 
-def scanned(model: Chosen, what: str) -> Any:
+def scanned(model: Chosen, what: str, output: Output) -> Any:
     """A scan of a model, or one from a file; of the named stream alone, where one is named."""
-    from rich.console import Console
-
     from depthscope.scans.record import Scan
     from depthscope.scans.scan import scan
     from depthscope.traces.streams import stream_called
@@ -93,11 +91,11 @@ def scanned(model: Chosen, what: str) -> Any:
         found = Scan.load(str(model.model))
         if found.before is not None:
             changed = ", ".join(found.remedies) or "a change"
-            typer.echo(f"{model.model}: holds two scans, before and after {changed}; the second counts.", err=True)
+            output.note(f"{model.model}: holds two scans, before and after {changed}; the second counts.")
             found = replace(found, before=None)
     else:
         built, given = model.resolved()
-        with Console(stderr=True).status(f"scanning {what}"):
+        with output.aside().status(f"scanning {what}"):
             found = scan(built, given, **model.where(scan))
     name = stream_called(model.stream, found.streams)
     return found if name is None else replace(found.streams[name], others={})

@@ -2,14 +2,12 @@
 
 import json
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from depthscope.cli.completion import LISTED
 from depthscope.plugins import entries
-
-LISTED = Path(__file__).with_name("shelves.json")
 
 
 class Shelf(StrEnum):

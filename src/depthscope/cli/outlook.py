@@ -21,13 +21,21 @@ class Outlook(Record):
         beside |= {"measured_t_sim": self.measured["t_sim"]} if self.measured else {}
         return self.forecast.to_dict() | plain(beside)
 
+    def sheets(self) -> list[Any]:
+        """What is told of it, for a screen."""
+        from depthscope.reports.forecasts import error_in_words
+        from depthscope.reports.sheet import Line, Sheet
+        from depthscope.reports.show import module_for
+
+        told = [sheet for one in (self.forecast, self.advice) if one for sheet in module_for(one).sheets(one)]
+        if self.measured:
+            told.append(Sheet("measured", [Line(error_in_words(self.forecast, self.measured), "bold")], None))
+        return told
+
     def view(self) -> Any:
         from rich.console import Group
 
-        from depthscope.reports.forecasts import error_in_words
-
-        said = [error_in_words(self.forecast, self.measured)] if self.measured else []
-        return Group(*(one.view() for one in (self.forecast, self.advice) if one), *said)
+        return Group(*(sheet.view() for sheet in self.sheets()))
 
     def _repr_html_(self) -> str:
         return "".join(one._repr_html_() for one in (self.forecast, self.advice) if one)
