@@ -45,7 +45,7 @@ docs: .venv/demo
 	touch $@
 
 .venv/test: .venv/demo
-	$(PIP) --editable ".[hf,plot,train,dev]"
+	$(PIP) --editable ".[hf,plot,train,integrations,dev]"
 	touch $@
 
 .venv/scale: .venv/test

@@ -11,7 +11,7 @@ from loops import over
 
 ROOT = Path(__file__).parents[1] / "src" / "depthscope"
 REPOSITORY = ROOT.parents[1]
-BASE = "errors checks registry files records junctions"
+BASE = "errors checks later plugins registry files records junctions"
 BELOW = "metrics theory models traces interventions circuits remedies scans ablations laws"
 MAY_IMPORT = {
     "metrics": BASE,
@@ -26,13 +26,14 @@ MAY_IMPORT = {
     "laws": f"theory models traces {BASE}",
     "forecasts": f"laws theory models traces scans remedies {BASE}",
     "monitors": f"traces scans {BASE}",
-    "integrations": f"monitors {BASE}",
     "training": f"{BELOW} monitors {BASE}",
     "checkups": f"{BELOW} forecasts {BASE}",
     "benches": f"models scans {BASE}",
+    "gates": f"traces scans forecasts {BASE}",
     "reports": f"{BELOW} forecasts monitors training checkups benches notation {BASE}",
     "experiments": f"{BELOW} forecasts training reports notation {BASE}",
-    "cli": f"{BELOW} forecasts training checkups benches reports experiments notation {BASE}",
+    "integrations": f"metrics scans monitors gates {BASE}",
+    "cli": f"{BELOW} forecasts monitors training checkups benches gates reports experiments notation {BASE}",
 }
 
 
@@ -118,18 +119,34 @@ def test_no_file_is_a_crowded_room() -> None:
     assert not [f for f in ROOT.rglob("*.py") if len(f.read_text().splitlines()) > 300]
 
 
-def test_import_is_light() -> None:
-    heavy = (
-        "transformers",
-        "matplotlib",
-        "pandas",
-        "plotly",
-        "rich",
-        "typer",
-        "scipy",
-        "sklearn",
-        "accelerate",
-        "lightning",
-    )
-    code = f"import sys, depthscope; print([m for m in {heavy!r} if m in sys.modules])"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+HEAVY = (
+    "transformers",
+    "matplotlib",
+    "pandas",
+    "plotly",
+    "rich",
+    "typer",
+    "scipy",
+    "sklearn",
+    "accelerate",
+    "lightning",
+)
+LIGHT = ("import depthscope.integrations.pytest_plugin", "from depthscope.cli.main import app")
+
+
+@over("code", ["import depthscope", *LIGHT])
+def test_import_is_light(code: str) -> None:
+    """Without torch; a public name brings torch, and nothing else that is heavy."""
+    found = loaded(f"import sys; {code}")
+    assert not {"torch", "numpy", *HEAVY} - {"typer"} & found
+    assert "typer" not in found or "cli" in code
+
+
+def test_public_names_are_light() -> None:
+    found = loaded("import sys, depthscope as ds; [getattr(ds, name) for name in ds.__all__]")
+    assert "torch" in found and not {*HEAVY} & found
+
+
+def loaded(code: str) -> set[str]:
+    """The packages that are there after the code has run in a process of its own."""
+    return set(subprocess.check_output([sys.executable, "-c", f"{code}; print(*sys.modules)"], text=True).split())

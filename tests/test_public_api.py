@@ -1,5 +1,10 @@
 """The public names: adding one is a visible change."""
 
+import ast
+from pathlib import Path
+
+import pytest
+
 import depthscope as ds
 
 METRICS = (
@@ -13,12 +18,27 @@ METRICS = (
 def test_public_names() -> None:
     assert sorted(ds.__all__) == sorted(
         (
-            "scan forecast advise fix_ without_ ablate paths bounds spectrum compare reproduce report load Monitor Scan Forecast Ablations Spectrum "
-            "PathLengths Bounds Comparison "
+            "scan forecast advise fix_ without_ ablate paths bounds spectrum compare gate reproduce report load Monitor Scan Forecast Ablations Spectrum "
+            "PathLengths Bounds Comparison Gate "
             "metrics theory models remedies experiments integrations errors"
         ).split()
     )
-    assert all(hasattr(ds, name) for name in ds.__all__)
+    assert all(hasattr(ds, name) for name in ds.__all__) and {*ds.__all__} <= {*dir(ds)}
+
+
+def test_type_checkers_are_told_the_same_places() -> None:
+    """Names are imported when they are used; what is written for type checkers must be where they really are."""
+    tree = ast.parse(Path(ds.__file__).read_text())
+    [block] = [node for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)]
+    told = {a.name: n.module for n in block.body if isinstance(n, ast.ImportFrom) for a in n.names}
+    assert {name: told[name] for name in ds.PLACES} == ds.PLACES
+    assert {name for name, module in told.items() if module == "depthscope"} == {*ds.PACKAGES}
+    assert sorted([*ds.PLACES, *ds.PACKAGES, "compare", "report"]) == sorted(ds.__all__)
+
+
+def test_a_name_that_is_not_there() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'scna'"):
+        ds.scna  # noqa: B018
 
 
 def test_the_shelf_of_metrics_is_whole() -> None:

@@ -1,47 +1,70 @@
-"""depthscope shows where a Transformer stops gaining from depth, and why."""
+"""depthscope shows where a Transformer stops gaining from depth, and why.
 
+Every name is imported when it is first used: importing depthscope costs nothing, and nobody waits for torch in vain.
+"""
+
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from depthscope import errors, experiments, integrations, metrics, models, remedies, theory
-from depthscope.ablations.ablate import ablate
-from depthscope.ablations.record import Ablations
-from depthscope.ablations.without import without_
-from depthscope.circuits.bounds import bounds
-from depthscope.circuits.bounds_record import Bounds
-from depthscope.circuits.path_lengths import PathLengths
-from depthscope.circuits.paths import paths
-from depthscope.circuits.spectrum import spectrum
-from depthscope.circuits.spectrum_record import Spectrum
-from depthscope.experiments import reproduce
-from depthscope.forecasts.advise import advise
-from depthscope.forecasts.forecast import forecast
-from depthscope.forecasts.record import Forecast
-from depthscope.monitors.monitor import Monitor
-from depthscope.records import LATER, Record, load
-from depthscope.remedies.fix import fix_
-from depthscope.reports.show import page
-from depthscope.scans.record import Scan
-from depthscope.scans.scan import scan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from depthscope import errors, experiments, integrations, metrics, models, remedies, theory
+    from depthscope.ablations.ablate import ablate
+    from depthscope.ablations.record import Ablations
+    from depthscope.ablations.without import without_
+    from depthscope.circuits.bounds import bounds
+    from depthscope.circuits.bounds_record import Bounds
+    from depthscope.circuits.path_lengths import PathLengths
+    from depthscope.circuits.paths import paths
+    from depthscope.circuits.spectrum import spectrum
+    from depthscope.circuits.spectrum_record import Spectrum
+    from depthscope.experiments import reproduce
+    from depthscope.forecasts.advise import advise
+    from depthscope.forecasts.forecast import forecast
+    from depthscope.forecasts.record import Forecast
+    from depthscope.gates.gate import gate
+    from depthscope.gates.record import Gate
+    from depthscope.monitors.monitor import Monitor
+    from depthscope.records import Record, load
+    from depthscope.remedies.fix import fix_
+    from depthscope.scans.record import Scan
+    from depthscope.scans.scan import scan
     from depthscope.training.comparison import Comparison
 
 __version__ = "0.1.0"
 
-
-LATER |= {
-    "depthscope.bench": "depthscope.benches.record",
-    "depthscope.checkup": "depthscope.checkups.record",
-    "depthscope.comparison": "depthscope.training.comparison",
-    "depthscope.run": "depthscope.training.run",
+PLACES = {  # public name -> module that defines it; the imports above say the same to type checkers
+    "scan": "depthscope.scans.scan",
+    "forecast": "depthscope.forecasts.forecast",
+    "advise": "depthscope.forecasts.advise",
+    "fix_": "depthscope.remedies.fix",
+    "without_": "depthscope.ablations.without",
+    "ablate": "depthscope.ablations.ablate",
+    "paths": "depthscope.circuits.paths",
+    "bounds": "depthscope.circuits.bounds",
+    "spectrum": "depthscope.circuits.spectrum",
+    "gate": "depthscope.gates.gate",
+    "reproduce": "depthscope.experiments",
+    "load": "depthscope.records",
+    "Monitor": "depthscope.monitors.monitor",
+    "Scan": "depthscope.scans.record",
+    "Forecast": "depthscope.forecasts.record",
+    "PathLengths": "depthscope.circuits.path_lengths",
+    "Bounds": "depthscope.circuits.bounds_record",
+    "Spectrum": "depthscope.circuits.spectrum_record",
+    "Ablations": "depthscope.ablations.record",
+    "Comparison": "depthscope.training.comparison",
+    "Gate": "depthscope.gates.record",
 }
+PACKAGES = ("metrics", "theory", "models", "remedies", "experiments", "integrations", "errors")
 
 
-def report(*records: Record, to: "str | Path" = "report.html") -> "Path":
+def report(*records: "Record", to: "str | Path" = "report.html") -> "Path":
     """Write records into one HTML page that needs nothing else: the curves of scans together, then each by itself."""
+    from depthscope.reports.show import page
+
     return page(*records, to=to)
 
 
@@ -61,11 +84,18 @@ def compare(task: "str | Callable[[], Any]" = "digits", *more: Any, **choices: A
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Comparison":
-        from depthscope.training.comparison import Comparison
+    if name in PLACES:
+        found = getattr(import_module(PLACES[name]), name)
+    elif name in PACKAGES:
+        found = import_module(f"depthscope.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found
+    return found
 
-        return Comparison
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 __all__ = [
@@ -79,6 +109,7 @@ __all__ = [
     "paths",
     "bounds",
     "spectrum",
+    "gate",
     "reproduce",
     "report",
     "load",
@@ -90,6 +121,7 @@ __all__ = [
     "Spectrum",
     "Ablations",
     "Comparison",
+    "Gate",
     "metrics",
     "theory",
     "models",

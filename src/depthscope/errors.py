@@ -107,3 +107,7 @@ class TheoryWarning(DepthscopeError, UserWarning):  # noqa: N818, warns unless p
 
 class MonitorWarning(DepthscopeError, UserWarning):  # noqa: N818, warns unless python -W error
     """An alarm of a monitor, or a monitor that cannot look at its model any more."""
+
+
+class PluginWarning(DepthscopeError, UserWarning):  # noqa: N818, warns unless python -W error
+    """Something that another package offers could not be loaded."""

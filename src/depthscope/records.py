@@ -19,14 +19,20 @@ from torch import Tensor
 
 from depthscope.errors import DepthscopeError, RecordError
 from depthscope.files import whole_file
+from depthscope.later import RECORDS, SHOWS
 
 ComplexTensor = Annotated[Tensor, torch.complex128]  # the type of a field; a Tensor alone is float64
 NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}  # words, because JSON has no such numbers
 FORMATS: dict[str, type["Record"]] = {}  # every class of records by its format word
-LATER: dict[str, str] = {}  # format word -> module that defines its class, where that is imported only when needed
 BRIEF = 5  # fields in a repr
 
 _shows: list[ModuleType] = []  # depthscope.reports.show, once it is imported
+
+
+def _show() -> ModuleType:
+    if not _shows:
+        import_module(SHOWS)
+    return _shows[0]
 
 
 def shown_by(module: ModuleType) -> None:
@@ -94,17 +100,17 @@ class Record:
 
     def view(self) -> Any:
         """A rich renderable, for Console().print."""
-        return _shows[0].view(self)
+        return _show().view(self)
 
     def draw(self, figure: Any = None) -> Any:
         """Draw into a matplotlib figure, a new one if none is given; returns it."""
-        return _shows[0].draw(self, figure)
+        return _show().draw(self, figure)
 
     def __str__(self) -> str:
-        return _shows[0].text(self)
+        return _show().text(self)
 
     def _repr_html_(self) -> str:
-        return _shows[0].html(self)
+        return _show().html(self)
 
     def __repr__(self) -> str:
         """The class and the first few fields that are a word or a number."""
@@ -117,11 +123,12 @@ def load(path: str | Path) -> Record:
     """The record in a file, whatever its kind."""
     record = parsed(path, "load")
     word = str(record.get("format")) if isinstance(record, dict) else type(record).__name__
-    if word in LATER:
-        import_module(LATER[word])
+    if word in RECORDS:
+        import_module(RECORDS[word])
     if word not in FORMATS:
+        known = ", ".join(sorted({*FORMATS, *RECORDS}))
         raise RecordError(
-            f"load: a record must say one of the formats {', '.join(sorted({*FORMATS, *LATER}))}; got {word!r} in "
+            f"load: a record must say one of the formats {known}; got {word!r} in "
             f"{str(path)!r}. Was it written by save() of this depthscope?"
         )
     return FORMATS[word].from_dict(record)

@@ -3,18 +3,54 @@
 import difflib
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from depthscope.errors import UnknownNameError
+from depthscope.later import SHELVES
+from depthscope.plugins import FAILED, fill
 
 F = TypeVar("F", bound=Callable[..., Any])
 Kind = Literal["state", "step", "attention"]
 
-TABLES: dict[str, dict[str, Any]] = {
-    name: {} for name in ("metric", "remedy", "preset", "wiring", "attention", "activation", "weight law", "task")
-}
+
+class Shelf(MutableMapping[str, Any]):
+    """What is registered under one word, by name; filled when somebody first looks: by the import of its modules, then
+    by the plug-ins of other packages."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind, self._things, self._filled = kind, dict[str, Any](), False
+
+    def things(self) -> dict[str, Any]:
+        if not self._filled:
+            self._filled = True  # before the imports: modules that look while they register see what is there
+            try:
+                home = importlib.import_module(SHELVES[self.kind])
+                import_folder(home.__name__, getattr(home, "__path__", ()))
+                fill(self.kind, self)
+            except BaseException:
+                self._filled = False
+                raise
+        return self._things
+
+    def __getitem__(self, name: str) -> Any:
+        return self.things()[name]
+
+    def __setitem__(self, name: str, thing: Any) -> None:
+        self._things[name] = thing
+
+    def __delitem__(self, name: str) -> None:
+        del self._things[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.things())
+
+    def __len__(self) -> int:
+        return len(self.things())
+
+
+TABLES = {kind: Shelf(kind) for kind in SHELVES}
 
 
 @dataclass(frozen=True)
@@ -103,7 +139,8 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
         hint = f"Did you mean {' or '.join(by_lower[c] for c in close)}?"
     else:
         hint = f"Known: {', '.join(known)}."
-    return f"no {what} is called {name!r}. {hint}"
+    lost = "".join(f" Beside that, {said}" for said in FAILED.values())
+    return f"no {what} is called {name!r}. {hint}{lost}"
 
 
 def import_folder(package: str, path: Iterable[str]) -> None:

@@ -16,7 +16,7 @@ from depthscope.circuits.sampled import draw_lengths
 from depthscope.circuits.subject import Subject, subjects_of
 from depthscope.circuits.weights import weights_of
 from depthscope.errors import HookError, UnknownNameError, UsageError, said_by
-from depthscope.metrics import relative_residual
+from depthscope.metrics.sizes import relative_residual
 from depthscope.registry import unknown
 from depthscope.theory.paths import attend, by_length
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from depthscope.metrics import relative_residual
+from depthscope.metrics.sizes import relative_residual
 from depthscope.theory.path_counts import path_counts
 from depthscope.theory.path_samples import draw_paths
 from depthscope.theory.paths import Blocks, along_path

@@ -21,7 +21,7 @@ from depthscope.circuits.skip_and_norm import read_skips_and_norms
 from depthscope.circuits.spectrum_record import Spectrum
 from depthscope.circuits.subject import subject_of
 from depthscope.errors import HookError, UsageError, said_by
-from depthscope.metrics import hfc_lfc
+from depthscope.metrics.sizes import hfc_lfc
 from depthscope.theory.layer_spectrum import LayerSpectrum, layer_spectrum
 from depthscope.traces.installed import fixes_in
 

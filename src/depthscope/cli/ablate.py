@@ -24,16 +24,15 @@ def command(
 
     names = checked(name.strip() for name in parts.split(","))
     built, given = model.resolved()
-    output.show(measured(built, given, parts=names, **model.where(ablate)))
+    output.show(measured(built, given, output.aside(), parts=names, **model.where(ablate)))
 
 
-def measured(model: Any, given: Any, **chosen: Any) -> Any:
-    """ds.ablate with a bar on stderr."""
-    from rich.console import Console
+def measured(model: Any, given: Any, console: Any, **chosen: Any) -> Any:
+    """ds.ablate with a bar on the console."""
     from rich.progress import Progress
 
     from depthscope.ablations.ablate import ablate
 
-    with Progress(console=Console(stderr=True), transient=True, refresh_per_second=2) as progress:
+    with Progress(console=console, transient=True, refresh_per_second=2) as progress:
         task = progress.add_task("taking parts out", total=2 ** len(chosen["parts"]))
         return ablate(model, given, on_row=lambda done, _: progress.update(task, completed=done), **chosen)

@@ -66,7 +66,7 @@ def command(
     else:
         cells = grid_called(grid or "quick", kinds)
     earlier = None if before is None else Bench.load(before)
-    with Console(stderr=True).status("measuring") as status:
+    with output.aside().status("measuring") as status:
         found = bench(
             cells,
             device=device,

@@ -10,11 +10,9 @@ def command(model: Chosen, output: Output) -> None:
     Per block: beta, gamma and D from the real weights, the bound, the residual found, the rate (3: cubic), and by how
     many orders of magnitude the bound is above it. Example: depthscope bound bert --width 768 --heads 12
     """
-    from rich.console import Console
-
     from depthscope.circuits.bounds import bounds
 
     built, given = model.resolved()
-    with Console(stderr=True).status("reading weights and attention"):
+    with output.aside().status("reading weights and attention"):
         found = bounds(built, given, **model.where(bounds))
     output.show(found)

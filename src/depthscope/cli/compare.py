@@ -58,7 +58,7 @@ def command(
         "storage": storage,
     }
     try:
-        with progress(f"compare {task}") as watch:
+        with progress(f"compare {task}", output.aside()) as watch:
             result = compare(task, arms, seeds=seeds, search=search, caveat=caveat, watch=watch, **shared, **choices)
     except KeyboardInterrupt:
         typer.echo(f"stopped; the same command goes on where it was ({shared['folder']}).", err=True)
@@ -84,9 +84,9 @@ def checked(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def progress(title: str) -> Iterator[Callable[[Any], None]]:
+def progress(title: str, console: Any) -> Iterator[Callable[[Any], None]]:
     """Yields a watcher: a bar over all jobs, and below it a line for each that runs. On stderr, gone at the end."""
-    from rich.console import Console, Group
+    from rich.console import Group
     from rich.live import Live
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -96,7 +96,7 @@ def progress(title: str) -> Iterator[Callable[[Any], None]]:
         how = f"step {step} of {steps}, loss {loss:.3f}, t_sim {t_sim:.3f}" if steps else "starts"
         return Text(f"  {label}: {how}", style="dim")
 
-    with Live(console=Console(stderr=True), transient=True, refresh_per_second=4) as live:
+    with Live(console=console, transient=True, refresh_per_second=4) as live:
 
         def watch(moment: Any) -> None:
             part = sum(step / steps for _, step, steps, *_ in moment.running if steps)

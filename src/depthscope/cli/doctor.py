@@ -30,12 +30,10 @@ def command(model: Small, output: Output) -> None:
 
     Exits with 1 where nothing was recognised. Example: depthscope doctor my_package.models:build
     """
-    from rich.console import Console
-
     from depthscope.checkups.checkup import checkup
 
     built, given = model.resolved()
-    with Console(stderr=True).status("looking at the model, and trying what can be done with it"):
+    with output.aside().status("looking at the model, and trying what can be done with it"):
         found = checkup(built, given, model.blocks, model.stream, model.target)
     output.show(found)
     if not found.recognised:

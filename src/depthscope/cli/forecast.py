@@ -8,7 +8,6 @@ import typer
 from depthscope.cli.options import Chosen
 from depthscope.cli.output import Output
 from depthscope.errors import UsageError
-from depthscope.records import Record, plain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,46 +17,6 @@ class ForecastSource(Chosen):
     model: Annotated[
         str | None, typer.Argument(help="A model as for scan, forecast by its weights; without one, the sizes below.")
     ] = None
-
-
-@dataclass(frozen=True)
-class Outlook(Record):
-    """A forecast, and what was asked for beside it. numbers: of a design in two numbers, for maps of collapse."""
-
-    forecast: Any
-    advice: Any
-    measured: Any
-    numbers: dict[str, Any] | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """The forecast's own plain data, and more beside it: Forecast.load reads it."""
-        beside = {"advice": self.advice} if self.advice else {}
-        beside |= {"measured_t_sim": self.measured["t_sim"]} if self.measured else {}
-        return self.forecast.to_dict() | plain(beside)
-
-    def view(self) -> Any:
-        from rich.console import Group
-
-        from depthscope.reports.forecasts import error_in_words
-
-        said = [error_in_words(self.forecast, self.measured)] if self.measured else []
-        return Group(*(one.view() for one in (self.forecast, self.advice) if one), *said)
-
-    def _repr_html_(self) -> str:
-        return "".join(one._repr_html_() for one in (self.forecast, self.advice) if one)
-
-    def draw(self, figure: Any = None) -> Any:
-        """The forecast and the chosen change, with points that were measured, and maps where there are numbers."""
-        from depthscope.reports.forecasts import draw_forecasts, draw_maps
-        from depthscope.reports.show import new_figure
-
-        figure = new_figure((10, 7.2) if self.numbers else (10, 3.6)) if figure is None else figure
-        axes = figure.subplots(2 if self.numbers else 1, 2, squeeze=False)
-        chosen = [self.advice.choice.forecast] if self.advice and self.advice.needed else []
-        draw_forecasts(axes[0], self.forecast, *chosen, measured=self.measured)
-        if self.numbers:
-            draw_maps(axes[1], self.forecast, self.numbers)
-        return figure
 
 
 def command(
@@ -81,6 +40,7 @@ def command(
     """
     if advise and tau:
         raise UsageError("--advise: finds tau itself; got --tau as well. Leave one out.")
+    from depthscope.cli.outlook import Outlook
     from depthscope.forecasts.forecast import forecast
 
     said = {"wiring": wiring, "weights": weights, "activation": activation, "causal": causal, "alpha": alpha}
@@ -102,7 +62,7 @@ def command(
         refuse("sizes", **design)
         source, given = model.resolved()
         choices = dict(where)
-    found, advice = predicted(source, given, choices, tau, floor if advise else None)
+    found, advice = predicted(source, given, choices, tau, floor if advise else None, output.aside())
     scanned = measured(source, given, where, tau) if measure else None
     output.show(Outlook(found, advice, scanned, numbers))
 
@@ -131,13 +91,13 @@ def refuse(what: str, **given: Any) -> None:
         raise UsageError(f"--{', --'.join(names)}: goes with {what} alone. Leave it out.")
 
 
-def predicted(source: Any, given: Any, choices: dict[str, Any], tau: float, floor: float | None) -> tuple[Any, Any]:
-    from rich.console import Console
-
+def predicted(
+    source: Any, given: Any, choices: dict[str, Any], tau: float, floor: float | None, console: Any
+) -> tuple[Any, Any]:
     from depthscope.forecasts.advise import advise
     from depthscope.forecasts.forecast import forecast
 
-    with Console(stderr=True).status("forecasting" if floor is None else "weighing changes"):
+    with console.status("forecasting" if floor is None else "weighing changes"):
         found = forecast(source, given, tau=tau, **choices)
         return found, None if floor is None else advise(source, given, floor=floor, **choices)
 

@@ -1,9 +1,13 @@
-"""depthscope ls: what there is, by name."""
+"""depthscope ls: what there is, by name. What depthscope brings is read from shelves.json, so that nobody waits."""
 
+import json
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+
+from depthscope.cli.completion import LISTED
+from depthscope.plugins import entries
 
 
 class Shelf(StrEnum):
@@ -16,6 +20,15 @@ class Shelf(StrEnum):
     tasks = "tasks"
 
 
+KINDS = {  # what stands on a shelf
+    Shelf.metrics: ("metric",),
+    Shelf.remedies: ("remedy", "wiring"),
+    Shelf.models: ("preset", "wiring"),
+    Shelf.experiments: ("experiment",),
+    Shelf.tasks: ("task",),
+}
+
+
 def command(shelf: Annotated[Shelf, typer.Argument(help="What to list.")]) -> None:
     """List the metrics, remedies, models (presets and the parts of reference models), experiments or tasks."""
     from rich.console import Console
@@ -23,8 +36,7 @@ def command(shelf: Annotated[Shelf, typer.Argument(help="What to list.")]) -> No
     from rich.text import Text
 
     grid = Table(box=None, pad_edge=False, show_header=True, header_style="bold")
-    shelves = {"metrics": metrics, "remedies": remedies, "models": models, "experiments": experiments, "tasks": tasks}
-    names, rows = shelves[shelf.value]()
+    names, rows = listed(shelf)
     for name in names:
         grid.add_column(name, no_wrap=name == names[0])
     for row in rows:
@@ -32,76 +44,11 @@ def command(shelf: Annotated[Shelf, typer.Argument(help="What to list.")]) -> No
     Console().print(grid)
 
 
-def metrics() -> tuple[list[str], list[list[str]]]:
-    from depthscope.registry import TABLES
+def listed(shelf: Shelf) -> tuple[list[str], list[list[str]]]:
+    """The names of the columns and the rows. Where other packages have put something on the shelf, it is looked at."""
+    if any(entries(kind) for kind in KINDS[shelf]):
+        from depthscope.cli.shelves import rows_of
 
-    def row(f: Any) -> list[str]:
-        facts = f.facts
-        asked = "" if facts.default else "on request"
-        return [facts.name, facts.kind, asked, facts.summary]
-
-    ordered = sorted(
-        TABLES["metric"].values(), key=lambda f: (["state", "step", "attention"].index(f.facts.kind), f.facts.name)
-    )
-    return ["metric", "of one", "", "what it says"], [row(f) for f in ordered]
-
-
-def remedies() -> tuple[list[str], list[list[str]]]:
-    from depthscope.models.design import shelves
-    from depthscope.registry import TABLES
-
-    def causal(remedy: Any) -> str:
-        if remedy.at in ("attn", "weights", "values"):
-            return "safe"
-        return _pairs(remedy.causal) if remedy.causal else "no form"
-
-    def about(thing: Any) -> str:  # the last part of some lines is the source
-        *formula, source = _first_line(thing).split("    ")
-        return "   ".join(formula or [source]).rstrip(".") + f"\n{thing.source}"
-
-    shelves()
-    ops = [
-        [name, f"at {r.at}\ncausal: {causal(r)}\noff: {_pairs(r.off)}", about(r)]
-        for name, r in sorted(TABLES["remedy"].items())
-    ]
-    wirings = [
-        [name, f"wiring\ncausal: safe\noff: {w.plain}", about(w)]
-        for name, w in sorted(TABLES["wiring"].items())
-        if w.plain
-    ]
-    return ["remedy", "site, causal, off", "formula, source"], ops + wirings
-
-
-def models() -> tuple[list[str], list[list[str]]]:
-    from depthscope.models.design import shelves
-    from depthscope.models.resolve import presets
-    from depthscope.registry import TABLES
-
-    shelves()
-    rows = [["preset", name, _first_line(build)] for name, build in sorted(presets().items())]
-    for table in ("wiring", "attention", "activation", "weight law"):
-        rows += [[table, name, _first_line(part)] for name, part in TABLES[table].items()]
-    return ["", "name", "what it is"], rows
-
-
-def experiments() -> tuple[list[str], list[list[str]]]:
-    from depthscope.experiments.run import shelf
-
-    return ["experiment", "what it shows"], [list(row) for row in shelf()]
-
-
-def tasks() -> tuple[list[str], list[list[str]]]:
-    from depthscope.registry import TABLES
-    from depthscope.training.tasks import names
-
-    return ["task", "what it is"], [[name, _first_line(TABLES["task"][name])] for name in names()]
-
-
-def _pairs(settings: dict[str, Any]) -> str:
-    return ", ".join(
-        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in settings.items()
-    )
-
-
-def _first_line(thing: Any) -> str:
-    return (thing.__doc__ or "").strip().splitlines()[0]
+        return rows_of(shelf.value)
+    names, rows = json.loads(LISTED.read_text(encoding="utf-8"))[shelf.value]
+    return names, rows

@@ -1,22 +1,63 @@
 """depthscope: where does a Transformer stop gaining from depth, and why?"""
 
 import sys
+from typing import Annotated
 
 import typer
 
-from depthscope.cli import ablate, bench, bound, compare, doctor, forecast, ls, paths, reproduce, scan, spectrum, train
+from depthscope import __version__
+from depthscope.cli import (
+    ablate,
+    bench,
+    bound,
+    compare,
+    doctor,
+    forecast,
+    gate,
+    ls,
+    paths,
+    reproduce,
+    scan,
+    spectrum,
+    train,
+)
 from depthscope.cli.options import grouped
 from depthscope.errors import DepthscopeError
 
+COMMANDS = {  # by what people want
+    "Look": (scan, doctor),
+    "Explain": (ablate, spectrum, paths, bound),
+    "Forecast": (forecast,),
+    "Fix and prove": (compare, train, gate),
+    "Papers": (reproduce,),
+    "This installation": (ls, bench),
+}
+
 app = typer.Typer(
     help="Tokens all alike? Deep model will not train? See in which block the tokens collapse, and why.",
+    epilog="Begin with: depthscope scan bert --depth 48. Remedies go into it by --fix (depthscope ls remedies).",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for module in (scan, doctor, forecast, ablate, paths, bound, spectrum, reproduce, compare, train, bench, ls):
-    app.command(module.__name__.rpartition(".")[2])(grouped(module.command))
+for panel, modules in COMMANDS.items():
+    for module in modules:
+        app.command(module.__name__.rpartition(".")[2], rich_help_panel=panel)(grouped(module.command))
+
+
+def tell_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"depthscope {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=tell_version, is_eager=True, help="Say which version this is.")
+    ] = False,
+) -> None:
+    pass
 
 
 def run() -> None:

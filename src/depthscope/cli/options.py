@@ -7,6 +7,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from depthscope.cli import completion
 from depthscope.errors import UsageError
 
 HELP = "A preset (see: depthscope ls models), package.module:function, a local Hugging Face folder, or a hub id."
@@ -18,7 +19,7 @@ Seed = Annotated[int, typer.Option(help="Seed of weights and inputs.")]
 class Chosen:
     """A model by name, with the sizes of a preset, and its inputs."""
 
-    model: Annotated[str | None, typer.Argument(help=HELP, show_default=False)]
+    model: Annotated[str | None, typer.Argument(help=HELP, show_default=False, autocompletion=completion.presets)]
     depth: Annotated[int, typer.Option(help="Blocks of a preset.")] = 12
     width: Annotated[int, typer.Option(help="Width d of a preset.")] = 256
     heads: Annotated[int, typer.Option(help="Attention heads of a preset.")] = 4
@@ -82,7 +83,11 @@ class Training:
     """What is learned, by a model of which size, and how; what is not given is what suits the task."""
 
     task: Annotated[
-        str, typer.Argument(help="The task: digits, cifar10, pydoc, wikitext2, sorting, ... (depthscope ls tasks).")
+        str,
+        typer.Argument(
+            help="The task: digits, cifar10, pydoc, wikitext2, sorting, ... (depthscope ls tasks).",
+            autocompletion=completion.tasks,
+        ),
     ] = "digits"
     data: Annotated[str | None, typer.Option(help="Where images or text are: a file, a folder or a hub id.")] = None
     depth: Annotated[int | None, typer.Option(help="Blocks; else what suits the task.")] = None
@@ -129,7 +134,8 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
             continue
         kinds = get_type_hints(groups[name], include_extras=True)
         taken += [_parameter(f, kinds[f.name]) for f in fields(groups[name])]
-    run.__doc__, run.__name__ = command.__doc__, command.__name__
+    # rich would take [weights] for a style of its own, and leave it out
+    run.__doc__, run.__name__ = (command.__doc__ or "").replace("[", r"\["), command.__name__
     run.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]
     run.__annotations__ = {one.name: one.annotation for one in taken}
     return run

@@ -8,7 +8,6 @@ import typer
 
 from depthscope.errors import UsageError
 from depthscope.files import check_writable, whole_file
-from depthscope.records import as_json as json_text
 
 KINDS = (".html", ".png", ".svg", ".pdf", ".md", ".json")
 OUT = "Write the result here, as .html, .png, .svg, .pdf, .md or .json. May be repeated."
@@ -16,13 +15,67 @@ JSON = "Write the numbers to this file; - writes them to stdout, alone."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Output:
-    """The options --out and --json. Make one before the model runs: what cannot be written is told at once."""
+class Told:
+    """The options --json, --quiet and --verbose. Make one before the model runs: what cannot be written is told at
+    once."""
 
-    out: Annotated[list[str] | None, typer.Option(help=OUT)] = None
     as_json: Annotated[str | None, typer.Option("--json", help=JSON)] = None
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Only what was found, without charts, tables and progress.")
+    ] = False
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="All rows, and what the columns mean.")] = False
 
     def __post_init__(self) -> None:
+        if self.quiet and self.verbose:
+            raise UsageError("--quiet, --verbose: one of them at most; got both. Leave one out.")
+        if self.as_json and self.as_json != "-":
+            check_writable(self.as_json)
+
+    def aside(self) -> Any:
+        """The console for progress: stderr, silent with --quiet."""
+        from rich.console import Console
+
+        return Console(stderr=True, quiet=self.quiet)
+
+    def note(self, words: str) -> None:
+        """A line beside the result."""
+        if not self.quiet:
+            typer.echo(words, err=True)
+
+    def told(self, record: Any, shown: Any = None) -> None:
+        """Print the record, or plain data by what is `shown` of it, and write its numbers where --json says."""
+        from depthscope.records import as_json as json_text
+
+        if self.as_json == "-":
+            typer.echo(json_text(record))
+        else:
+            self._print(record if shown is None else shown)
+        if self.as_json and self.as_json != "-":
+            with whole_file(self.as_json) as part:
+                part.write_text(json_text(record))
+            self.note(f"wrote {self.as_json}")
+
+    def _print(self, shown: Any) -> None:
+        from rich.console import Console
+
+        from depthscope.cli.screen import in_short, on_screen
+
+        console = Console()
+        if self.quiet:
+            for line in in_short(shown):
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
+        else:
+            console.print(on_screen(shown, console.width, verbose=self.verbose))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output(Told):
+    """And --out."""
+
+    out: Annotated[list[str] | None, typer.Option(help=OUT)] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         for path in self.out or []:
             check_writable(path)
             if Path(path).suffix not in KINDS:
@@ -31,24 +84,17 @@ class Output:
                 from depthscope.reports.show import need_matplotlib
 
                 need_matplotlib()
-        if self.as_json and self.as_json != "-":
-            check_writable(self.as_json)
 
     def show(self, record: Any, shown: Any = None) -> None:
         """Print the record, or plain data by what is `shown` of it, and write all files."""
-        if self.as_json == "-":
-            typer.echo(json_text(record))
-        else:
-            from rich.console import Console
+        self.told(record, shown)
+        self.write(record)
 
-            Console().print((shown or record).view())
-        if self.as_json and self.as_json != "-":
-            with whole_file(self.as_json) as part:
-                part.write_text(json_text(record))
-            typer.echo(f"wrote {self.as_json}", err=True)
+    def write(self, record: Any) -> None:
+        """Write a record into the files of --out."""
         for path in self.out or []:
             _write(record, path)
-            typer.echo(f"wrote {path}", err=True)
+            self.note(f"wrote {path}")
 
 
 def _write(record: Any, path: str) -> None:

@@ -40,12 +40,10 @@ def command(
     if model.model is None:
         count(model.depth, model.heads, output)
         return
-    from rich.console import Console
-
     from depthscope.circuits.paths import paths
 
     built, given = model.resolved()
-    with Console(stderr=True).status("following the paths"):
+    with output.aside().status("following the paths"):
         found = paths(built, given, form=form, draw=draw, **model.where(paths))
     output.show(found)
 

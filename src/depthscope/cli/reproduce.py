@@ -5,25 +5,28 @@ from typing import Annotated, Any
 
 import typer
 
+from depthscope.cli import completion
 from depthscope.cli.options import EXECUTOR
-from depthscope.cli.output import Output
+from depthscope.cli.output import Told
 from depthscope.cli.settings import parsed
 
 
 def command(
     name: Annotated[
         str,
-        typer.Argument(help="One experiment (yu2023/fig2), a paper (yu2023) or all. See: depthscope ls experiments."),
+        typer.Argument(
+            help="One experiment (yu2023/fig2), a paper (yu2023) or all. See: depthscope ls experiments.",
+            autocompletion=completion.experiments,
+        ),
     ],
+    *,
     smoke: Annotated[bool, typer.Option("--smoke", help="Small sizes: seconds instead of minutes.")] = False,
     out: Annotated[str, typer.Option(help="Figures and results.json go here, in a folder for each paper.")] = "out",
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Replace a setting, for example --set depth=40. May be repeated.")
     ] = None,
     executor: Annotated[str, typer.Option(help=EXECUTOR)] = "local",
-    as_json: Annotated[
-        str | None, typer.Option("--json", help="Write all results to this file; - writes them to stdout, alone.")
-    ] = None,
+    output: Told,
 ) -> None:
     """Run the experiments of a paper and compare them with what it says.
 
@@ -32,27 +35,24 @@ def command(
     from depthscope.experiments.run import check_out, plan
     from depthscope.training.executors import using
 
-    output = Output(as_json=as_json)
     planned = plan(name, smoke=smoke, **parsed(settings))
     check_out(out, [item for item, _ in planned], smoke=smoke)
     with using(executor):
-        done = run_all(planned, out, smoke)
-    output.show({one.name: one for one in done}, Claims(done, out))
+        done = run_all(planned, out, smoke, output.aside())
+    output.told({one.name: one for one in done}, Claims(done, out))
     if len(done) < len(planned):
         raise typer.Exit(130)
     if not all(r.holds for r in done):
         raise typer.Exit(1)
 
 
-def run_all(planned: list[tuple[str, Any]], out: str, smoke: bool) -> list[Any]:
+def run_all(planned: list[tuple[str, Any]], out: str, smoke: bool, console: Any) -> list[Any]:
     """Run one after another, saving each as it ends; after an interrupt, those that were whole."""
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from depthscope.experiments.run import run_one
 
     done: list[Any] = []
-    console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[turn]}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, refresh_per_second=4) as bar:
         task = bar.add_task("", total=len(planned), turn="")
@@ -78,10 +78,13 @@ class Claims:
     done: list[Any]
     out: str
 
-    def view(self) -> Any:
-        from rich.console import Group
-
+    def sheets(self) -> list[Any]:
+        """Experiments with a claim that fails come first: of many, only the first are shown."""
         from depthscope.reports.reproductions import summary, table
+        from depthscope.reports.sheet import Line, Sheet
 
-        said = f"\n{summary(self.done)} Figures and results.json: {self.out}/"
-        return Group(table(self.done).view(), said) if self.done else Group()
+        if not self.done:
+            return []
+        ordered = sorted(self.done, key=lambda one: one.holds)
+        said = Line(f"{summary(self.done)} Figures and results.json: {self.out}/", "bold")
+        return [Sheet("claims", [table(ordered), Line(""), said], None)]

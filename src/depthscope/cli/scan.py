@@ -22,12 +22,16 @@ def command(
     ] = None,
     positions: Annotated[
         int | None,
-        typer.Option(min=2, help="Measure t_sim of so many equal ranges of positions too.", show_default=False),
+        typer.Option(
+            min=2, metavar="<int>", help="Measure t_sim of so many equal ranges of positions too.", show_default=False
+        ),
     ] = None,
     attention: Annotated[bool, typer.Option(help="Measure the attention heads too.")] = True,
     sample: Annotated[
         int | None,
-        typer.Option(min=2, help="Measure mu_2 in so many random channels, with its error.", show_default=False),
+        typer.Option(
+            min=2, metavar="<int>", help="Measure mu_2 in so many random channels, with its error.", show_default=False
+        ),
     ] = None,
     fix: Annotated[str | None, typer.Option(help="A remedy to compare with, for example de_escalate.")] = None,
     tau: Annotated[
@@ -58,7 +62,7 @@ def command(
         chosen["across"] = processes.across
 
         def measure(what: str) -> Any:
-            return measured(built, processes.part(given), what, **chosen)
+            return measured(built, processes.part(given), what, output.aside(), **chosen)
 
         found = measure("scanning")
         if fix is not None:
@@ -80,14 +84,13 @@ def metric_names(metrics: str | None, positions: int | None) -> list[str] | None
     return [*(names or default_metrics()), *(f"t_sim[{k}/{positions}]" for k in range(1, positions + 1))]
 
 
-def measured(model: Any, given: Any, what: str, **chosen: Any) -> Any:
-    """ds.scan with a counter of blocks on stderr, which a run under two seconds never shows."""
-    from rich.console import Console
+def measured(model: Any, given: Any, what: str, console: Any, **chosen: Any) -> Any:
+    """ds.scan with a counter of blocks on the console, which a run under two seconds never shows."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from depthscope.scans.scan import scan
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=2) as progress:
+    with Progress(*columns, console=console, transient=True, refresh_per_second=2) as progress:
         task = progress.add_task(what)
         return scan(model, given, on_block=lambda n: progress.update(task, description=f"{what}: block {n}"), **chosen)

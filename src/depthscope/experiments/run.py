@@ -1,14 +1,11 @@
 """reproduce(): run an experiment, or all of a paper, and keep claims, numbers and figures."""
 
 import dataclasses
-import importlib
 import json
-import pkgutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -16,6 +13,7 @@ import torch
 from depthscope.errors import RecordError, UnknownNameError, UsageError
 from depthscope.experiments.axes import finish
 from depthscope.experiments.claim import Claim
+from depthscope.experiments.found import find, module_of, names
 from depthscope.experiments.progress import listening
 from depthscope.files import check_writable, whole_file
 from depthscope.records import Record, plain, read
@@ -24,32 +22,6 @@ from depthscope.reports.show import need_matplotlib, new_figure, picture
 from depthscope.training.executors import using
 
 FORMAT = 1
-ROOT = Path(__file__).parent
-
-
-def names() -> list[str]:
-    """All experiments, as paper/item."""
-    papers = [p.name for p in pkgutil.iter_modules([str(ROOT)]) if p.ispkg]
-    return [
-        f"{paper}/{item.name}"
-        for paper in papers
-        for item in pkgutil.iter_modules([str(ROOT / paper)])
-        if not item.name.startswith("_")
-    ]
-
-
-def find(name: str) -> list[str]:
-    """The experiments that a name stands for: one item, all of a paper, or all."""
-    known = names()
-    found = [k for k in known if name in ("all", k, k.partition("/")[0])]
-    if not found:
-        papers = {k.partition("/")[0] for k in known}
-        raise UnknownNameError(unknown("experiment", name, [*known, *papers, "all"]))
-    return found
-
-
-def module_of(name: str) -> ModuleType:
-    return importlib.import_module(f"depthscope.experiments.{name.replace('/', '.')}")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -231,9 +203,3 @@ def check_out(folder: str | Path, items: list[str], *, smoke: bool) -> None:
     for results in {home(folder, item, smoke=smoke) / "results.json" for item in items}:
         check_writable(results)
         read_results(results)
-
-
-def shelf() -> Iterator[tuple[str, str]]:
-    """Every experiment with the first line of its file."""
-    for name in names():
-        yield name, (module_of(name).__doc__ or "").strip().splitlines()[0]

@@ -6,6 +6,10 @@ from typing import Any
 WHERE = {  # name -> module of this package
     "TrainerCallback": "hugging_face",
     "LightningCallback": "lightning_callback",
+    "TokenSimilarity": "token_metrics",
+    "TokenDiversity": "token_metrics",
+    "TokenCosine": "token_metrics",
+    "RelativeResidual": "token_metrics",
 }
 __all__ = list(WHERE)
 

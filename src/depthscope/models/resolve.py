@@ -3,7 +3,7 @@
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,11 @@ from depthscope.errors import DepthscopeError, ForwardError, MissingExtraError, 
 from depthscope.models.offloaded import is_too_large, load_offloaded, number_of_bytes
 from depthscope.models.random_inputs import random_inputs
 from depthscope.models.sizes import Sizes
-from depthscope.registry import TABLES, import_folder, unknown
+from depthscope.registry import TABLES, unknown
 
 
-def presets() -> dict[str, Any]:
+def presets() -> Mapping[str, Any]:
     """All presets by name."""
-    import_folder("depthscope.models", [str(Path(__file__).parent)])
     return TABLES["preset"]
 
 

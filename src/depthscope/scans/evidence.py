@@ -48,8 +48,13 @@ class Evidence:
     @cached_property
     def value(self) -> Tensor:
         """The diversity that counts: of the rest; of the core where outliers or a shared channel hide it."""
+        return torch.where(self.by_core, self.core, self.rest)
+
+    @property
+    def by_core(self) -> Tensor:
+        """In which sequences the core counts, (samples,)."""
         shared = (self.rest[-1] < ALIKE) & (self.core[-1] > DISAGREE * self.rest[-1])
-        return torch.where(self.hidden | shared, self.core, self.rest)
+        return self.hidden | shared
 
     @property
     def hidden(self) -> Tensor:

@@ -8,10 +8,12 @@ factor from block to block. The rules are tried in their order, and the first th
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from depthscope.later import ADVISES
 from depthscope.records import plain
 from depthscope.scans import words
 from depthscope.scans.evidence import DISAGREE, DIVERSE, FAST, GONE, LOST, Evidence, evidence_of, stays
@@ -293,4 +295,6 @@ def advised_by(adviser: Callable[["Scan", int | None], str]) -> None:
 
 
 def _advice(scan: "Scan", depth: int | None = None) -> str:
+    if not _advisers:
+        import_module(ADVISES)
     return _advisers[0](scan, depth)
