@@ -3,6 +3,9 @@
 import io
 import json
 import math
+import re
+import subprocess
+import sys
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -21,6 +24,7 @@ from depthscope import records
 from depthscope.cli.main import app
 from depthscope.errors import DepthscopeError, RecordError
 from depthscope.experiments import results
+from depthscope.later import RECORDS as RECORDS_LATER
 from depthscope.records import ComplexTensor, Record, plain, since
 
 OLD = Path(__file__).parent / "old_records"  # files in every form that was ever written
@@ -35,6 +39,19 @@ def example(name: str) -> Record:
     if name == "advice":
         return ds.advise(n=8, depth=6, d=16, h=2)
     return ds.load(OLD / f"{name}.json")
+
+
+def test_every_record_is_found_by_its_format_before_its_module_is_imported() -> None:
+    """later.py names the module of every class that says a format."""
+    root = Path(ds.__file__).parent
+    said = {
+        word: f"depthscope.{'.'.join(file.relative_to(root).with_suffix('').parts)}"
+        for file in root.rglob("*.py")
+        for word in re.findall(r'^    FORMAT(?:, VERSION)? = "(depthscope\.\w+)"', file.read_text(), re.M)
+    }
+    assert said | {"depthscope.scans": said["depthscope.scan"]} == RECORDS_LATER
+    code = f"import depthscope as ds; print(type(ds.load({str(OLD / 'bounds.json')!r})).__name__)"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "Bounds"
 
 
 def strict(text: str) -> Any:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from depthscope import __version__
+import depthscope
 from depthscope.cli import (
     ablate,
     bench,
@@ -47,7 +47,7 @@ for panel, modules in COMMANDS.items():
 
 def tell_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"depthscope {__version__}")
+        typer.echo(f"depthscope {depthscope.__version__}")
         raise typer.Exit()
 
 

@@ -138,8 +138,8 @@ def cut(grid: Grid) -> Grid:
     if len(grid.cells) <= ROWS:
         return grid
     tail = ROWS - HEAD - 1
-    dots: list[Words] = ["..."] + [""] * (len(grid.names) - 1)
-    styles = [*grid.styles[:HEAD], "", *grid.styles[-tail:]] if grid.styles else ()
+    dots: list[Words] = ["...", *([""] * (len(grid.names) - 1))]
+    styles = (*grid.styles[:HEAD], "", *grid.styles[-tail:]) if grid.styles else ()
     return replace(grid, cells=[*grid.cells[:HEAD], dots, *grid.cells[-tail:]], styles=styles)
 
 

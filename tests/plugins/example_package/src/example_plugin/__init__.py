@@ -1,0 +1,1 @@
+"""What another package may add to depthscope: one file, one thing."""

@@ -1,0 +1,1 @@
+"""This one registers nothing."""
