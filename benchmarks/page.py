@@ -109,7 +109,7 @@ SECTIONS: dict[str, Section] = dict(
         script(
             "monitor.py",
             "A monitor of any training",
-            "With a look every 100 steps over without.",
+            "A look every 100 steps makes a training longer by as many percent.",
             OMP_NUM_THREADS="1",
         ),
         script("language.py", "Transformer-XL", "Against a plain reading of the paper, from the same weights."),

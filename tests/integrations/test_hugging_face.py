@@ -30,6 +30,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "plain": {},
     "accumulation": {"gradient_accumulation_steps": 3},
     "checkpoints and mixed precision": {"gradient_checkpointing": True, "bf16": True},
+    "compiled": {"torch_compile": True, "torch_compile_backend": "eager"},
 }
 
 

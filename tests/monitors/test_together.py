@@ -32,7 +32,7 @@ def fsdp(model: nn.Module) -> nn.Module:
     return fully_shard(model)
 
 
-def trained(rank: int, way: Callable[..., nn.Module], monitor: Callable[..., ds.Monitor] | None) -> dict[str, Any]:
+def trained(rank: int, way: Callable[..., nn.Module], monitor: Callable[..., Any] | None) -> dict[str, Any]:
     bare = net()
     bare.bn = nn.Identity()  # its running means are each process's own
     model = way(bare)
@@ -49,10 +49,22 @@ def trained(rank: int, way: Callable[..., nn.Module], monitor: Callable[..., ds.
                 break
     weights = [p.full_tensor() if hasattr(p, "full_tensor") else p.detach() for p in model.parameters()]
     found: dict[str, Any] = {"weights": weights, "done": done, "draw": float(torch.rand(()))}
-    if watched is not None:
+    if isinstance(watched, ds.Monitor):
         found |= {"steps": watched.history.steps, "t_sim": watched.history["t_sim"], "notes": watched.notes}
         found |= {"alarms": watched.alarms, "samples": watched.last.samples}  # type: ignore[union-attr]
     return found
+
+
+class Scanner:
+    """A plain scan after every step."""
+
+    should_stop = False
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def step(self, n: int) -> None:
+        ds.scan(self.model, words(seed=9), attention=False)
 
 
 def loops(rank: int) -> dict[str, Any]:
@@ -63,6 +75,7 @@ def loops(rank: int) -> dict[str, Any]:
     for name, way in {"ddp": ddp, "fsdp": fsdp}.items():
         found[name] = trained(rank, way, None)
         found[f"{name}, probe"] = trained(rank, way, lambda model: ds.Monitor(model, words(seed=9), every=2, log=log))
+        found[f"{name}, scans"] = trained(rank, way, Scanner)
         found[f"{name}, last batch"] = trained(rank, way, lambda model: ds.Monitor(model, every=2))
     probe = words(seed=9) if rank == 0 else words(1, seed=9).expand(4, -1)[:, :1].repeat(1, 16)  # of one word alone
     found["stop"] = trained(rank, ddp, partial(ds.Monitor, probe=probe, every=2, floor=0.15, action="stop"))
@@ -90,6 +103,12 @@ def test_the_training_does_not_notice_it(found: list[dict[str, Any]], way: str, 
         assert torch.equal(watched["t_sim"], found[0][f"{way}, {probe}"]["t_sim"])
         assert watched["samples"] == 8  # the probe, or the batches of both processes
     torch.testing.assert_close(found[0]["ddp, probe"]["t_sim"], found[0]["fsdp, probe"]["t_sim"], atol=1e-6, rtol=0)
+
+
+@over("way", ["ddp", "fsdp"])
+def test_a_scan_alone_is_not_noticed_either(found: list[dict[str, Any]], way: str) -> None:
+    for process in found:
+        assert all(map(torch.equal, process[way]["weights"], process[f"{way}, scans"]["weights"]))
 
 
 def test_the_first_process_logs(found: list[dict[str, Any]]) -> None:

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from depthscope.errors import UsageError
 from depthscope.scans.record import Scan
 from depthscope.scans.scan import scan
-from depthscope.traces.cut_weights import let_go_
 from depthscope.traces.modules import modules_in
 from depthscope.traces.untouched import untouched
 
@@ -56,7 +55,7 @@ class Probe:
 
 @contextmanager
 def quietly(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode; afterwards its flags, buffers and weights and all random states are as before.
+    """The model in evaluation mode; afterwards its flags and buffers and all random states are as before.
 
     Flags are set one by one: eval() and train() of some models do more than that (adapters merge their weights).
     Autocast may keep no half-precision copies of weights that were made here, without gradients, for the training.
@@ -73,7 +72,6 @@ def quietly(model: nn.Module) -> Iterator[None]:
         torch.set_autocast_cache_enabled(cached)
         for module, flag in flags:
             module.training = flag
-        let_go_(model)
 
 
 def fixed(probe: Any, model: nn.Module) -> Any:

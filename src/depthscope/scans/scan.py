@@ -29,7 +29,7 @@ from depthscope.scans.tally import tally_of
 from depthscope.scans.unseen import NOT_MEASURED, settled
 from depthscope.scans.weight_gradients import check_at_hand, weight_gradients
 from depthscope.traces.blocks import Found, blocks_in, candidates, find_blocks, none_found
-from depthscope.traces.cut_weights import IN_ONE, computes_in_parts, shared_with
+from depthscope.traces.cut_weights import IN_ONE, computes_in_parts, let_go_, shared_with
 from depthscope.traces.entry import enter, repeated_calls, run_model
 from depthscope.traces.head import vanished
 from depthscope.traces.inputs import Batch
@@ -86,6 +86,7 @@ def scan(
     settings = Settings(chosen, entry.blocks, attention, gradients, on_block, sample)
     notes = [*entry.notes]
     with ExitStack() as stack:
+        stack.callback(let_go_, entry.model)  # else a training step after it would run on these weights
         if computes_in_parts(entry.model):
             notes.append(IN_ONE)
             stack.enter_context(whole_weights(entry.model))
