@@ -14,7 +14,7 @@ def test_public_names() -> None:
     assert sorted(ds.__all__) == sorted(
         (
             "scan forecast advise fix_ without_ ablate paths bounds spectrum compare reproduce report load Scan Forecast Ablations Spectrum "
-            "PathLengths Bounds Comparison "
+            "PathLengths Bounds Comparison Advice "
             "metrics theory models remedies experiments errors"
         ).split()
     )

@@ -13,17 +13,17 @@ from depthscope.circuits.paths import paths
 from depthscope.circuits.spectrum import spectrum
 from depthscope.circuits.spectrum_record import Spectrum
 from depthscope.experiments import reproduce
+from depthscope.forecasts.advice import Advice
 from depthscope.forecasts.advise import advise
 from depthscope.forecasts.forecast import forecast
 from depthscope.forecasts.record import Forecast
 from depthscope.records import LATER, Record, load
 from depthscope.remedies.fix import fix_
-from depthscope.reports.show import page
 from depthscope.scans.record import Scan
 from depthscope.scans.scan import scan
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from depthscope.training.comparison import Comparison
@@ -39,8 +39,13 @@ LATER |= {
 }
 
 
-def report(*records: Record, to: "str | Path" = "report.html") -> "Path":
-    """Write records into one HTML page that needs nothing else: the curves of scans together, then each by itself."""
+def report(*records: "Record | Mapping[str, Record]", to: "str | Path" = "report.html") -> "Path":
+    """Write records into one HTML page that needs nothing else: what was found, where, why, what to do, the evidence.
+
+    Scans are told together; ds.report({"before": a, "after": b}) gives them labels. Forecasts are drawn beside them.
+    """
+    from depthscope.reports.pages.page import page
+
     return page(*records, to=to)
 
 
@@ -77,6 +82,7 @@ __all__ = [
     "load",
     "Scan",
     "Forecast",
+    "Advice",
     "PathLengths",
     "Bounds",
     "Spectrum",

@@ -31,6 +31,10 @@ class Output:
                 from depthscope.reports.show import need_matplotlib
 
                 need_matplotlib()
+            if Path(path).suffix == KINDS[0]:
+                from depthscope.reports.pages.page import need_jinja
+
+                need_jinja()
         if self.as_json and self.as_json != "-":
             check_writable(self.as_json)
 
@@ -52,7 +56,8 @@ class Output:
 
 
 def _write(record: Any, path: str) -> None:
-    from depthscope.reports.show import markdown, page, picture
+    from depthscope.reports.pages.page import page
+    from depthscope.reports.show import markdown, picture
 
     kind = Path(path).suffix
     if kind == ".json":

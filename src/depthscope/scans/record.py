@@ -126,6 +126,13 @@ class Scan(Record):
             raise UnknownNameError("scan: " + unknown("step quantity", name, self.steps["block"]))
         return {step: self.steps[step][name] for step in self.step_names}
 
+    def gist(self) -> str:
+        """What was scanned, and the verdict in a few words."""
+        stream = "" if self.stream == ALONE else f", {self.stream}"
+        more = f" and {len(self.others)} more streams" if self.others else ""
+        was = f"{self.before.verdict.gist()} -> " if self.before is not None else ""
+        return f"{self.title}{stream}, {self.depth} blocks{more}: {was}{self.verdict.gist()}"
+
     def derived(self) -> dict[str, Any]:
         return {"verdict": self.verdict}
 

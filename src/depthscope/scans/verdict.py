@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from depthscope.records import plain
+from depthscope.records import plain, shown_in_words
 from depthscope.scans import words
 from depthscope.scans.evidence import DISAGREE, DIVERSE, FAST, GONE, LOST, Evidence, evidence_of, stays
 from depthscope.scans.shares import driver_of, growth_shares
@@ -47,6 +47,17 @@ class Verdict:
 
     def __str__(self) -> str:
         return f"{self.status}: {self.text} {self.advice}"
+
+    def gist(self) -> str:
+        """collapsed from block 11 on, t_div 7.1e-07"""
+        since = "" if self.block is None else f" from block {self.block} on"
+        return f"{self.status}{since}, t_div {self.t_div:.2g}"
+
+    def __repr__(self) -> str:
+        return f"Verdict({self.gist()}{'; a fix is needed' if self.fix_needed else ''})"
+
+    def _repr_html_(self) -> str | None:
+        return shown_in_words(self.gist(), self.status, [self.text, self.advice])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
