@@ -34,7 +34,6 @@ def _curves(chart: Chart) -> dict[str, Any]:
             {"name": trace.name, "colour": trace.colour, "line": trace.line, "hidden": trace.hidden}
             | {"of": [*range(first, len(data))]}
         )
-    data += [_mark(name, value, chart) for name, value in chart.marks.items()]
     axis: dict[str, Any] = {"title": {"text": _safe(chart.y)}, "type": "log" if chart.log else "linear"}
     if math.isfinite(chart.low) and math.isfinite(chart.high):
         room = 0.03 * (chart.high - chart.low)
@@ -42,7 +41,9 @@ def _curves(chart: Chart) -> dict[str, Any]:
     layout: dict[str, Any] = {"xaxis": {"title": {"text": _safe(chart.x)}}, "yaxis": axis}
     if chart.bars:
         layout |= {"barmode": "relative", "bargap": 0.15}
-    return {"kind": "curves", "data": data, "layout": layout, "legend": legend, "switch": chart.switch}
+    marks = [{"name": _safe(name), "at": value} for name, value in chart.marks.items() if math.isfinite(value)]
+    shown = {"data": data, "layout": layout, "legend": legend, "marks": marks}
+    return {"kind": "curves", "switch": chart.switch, **shown}
 
 
 def _line(trace: Trace, x: list[Any]) -> dict[str, Any]:
@@ -90,23 +91,6 @@ def _band(trace: Trace, x: list[Any], least: float) -> list[dict[str, Any]]:
     return edges
 
 
-def _mark(name: str, value: float, chart: Chart) -> dict[str, Any]:
-    """A horizontal line with its name at the left end."""
-    xs = [x for trace in chart.traces for x in (trace.x or range(len(trace.y)))]
-    ends = [min(xs), max(xs)] if xs and all(isinstance(x, int | float) for x in xs) else [0, 1]  # type: ignore[type-var]
-    return {
-        "type": "scatter",
-        "mode": "lines+text",
-        "text": [_safe(name), ""],
-        "textposition": "top right",
-        "x": ends,
-        "y": [value, value],
-        "line": {"width": 1, "dash": "3px,3px"},
-        "hoverinfo": "skip",
-        "meta": {"part": "mark"},
-    }
-
-
 def _heat(chart: Heat) -> dict[str, Any]:
     values = [_plain(row) for row in chart.values]
     known = [v for row in values for v in row if v is not None]
@@ -130,7 +114,15 @@ def _heat(chart: Heat) -> dict[str, Any]:
         "meta": {"part": "diverging" if math.isfinite(chart.middle) else "heat"},
     }
     layout = {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y}, "type": "linear"}}
-    return {"kind": "heat", "data": [trace], "layout": layout, "legend": [], "switch": False, "rows": len(chart.rows)}
+    return {
+        "kind": "heat",
+        "data": [trace],
+        "layout": layout,
+        "legend": [],
+        "marks": [],
+        "switch": False,
+        "rows": len(chart.rows),
+    }
 
 
 def description(chart: Chart | Heat) -> str:

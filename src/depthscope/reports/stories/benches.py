@@ -1,6 +1,6 @@
 """The story of a bench: what scans cost over plain passes, cell by cell, and why."""
 
-from depthscope.benches.record import AIMS, SIDES, Bench
+from depthscope.benches.record import AIMS, SIDES, Bench, Measured
 from depthscope.reports.benches import ABOUT, SAID, WHY, head, why
 from depthscope.reports.sheet import Grid
 from depthscope.reports.stories.by_sheets import table_of
@@ -51,6 +51,12 @@ def _why(bench: Bench) -> list[Part]:
     return [Words(WHY, "small"), *(Words(line) for line in lines)] if lines else []
 
 
+def _row(one: Measured) -> list[Value]:
+    cell = one.cell
+    costs = [number for side in SIDES for number in (one.ratio(side), *one.spread(side))]
+    return [cell.kind, cell.width, cell.heads, cell.batch, cell.tokens, cell.depth, one.fastest(), *costs]
+
+
 def _tables(bench: Bench) -> list[Part]:
     names = [
         "kind",
@@ -62,12 +68,7 @@ def _tables(bench: Bench) -> list[Part]:
         "forward, s",
         *(f"{word} {s}" for s in SIDES for word in ("ratio", "lowest", "highest")),
     ]
-    rows: list[list[Value]] = [
-        [c.kind, c.width, c.heads, c.batch, c.tokens, c.depth, one.fastest()]
-        + [number for side in SIDES for number in (one.ratio(side), *one.spread(side))]
-        for one in bench.cells
-        for c in [one.cell]
-    ]
+    rows = [_row(one) for one in bench.cells]
     parts: list[Part] = [Table("All cells", names, rows, 1)]
     if bench.peaks:
         peaks: list[list[Value]] = [

@@ -24,7 +24,7 @@ def story(found: Bounds) -> Story:
         verdict=[Words(found.verdict, "lead", status, tone)],
         where=[_blocks(found), _chains(found)],
         why=[_rates(found)],
-        evidence=[Table("All blocks", names, [[*map(value_of, row)] for row in cells], about=LEGEND)],
+        evidence=[Table("All blocks", names, [[*map(value_of, row)] for row in cells], about=LEGEND), _networks(found)],
         how=[Facts({"model": found.model, "sizes": sizes}), *notes(found.notes)],
     )
 
@@ -49,6 +49,13 @@ def _chains(found: Bounds) -> Chart:
         traces.append(curve("with feed-forward networks: bound", found.with_ffn, line="dash", colour=3))
     says = "Networks made of these weights, from the input on. The gap between dashed and solid is what a bound misses."
     return Chart("Whole networks of this attention", traces, says, y=LOG, switch=False)
+
+
+def _networks(found: Bounds) -> Table:
+    names = ["block", "pure: found", "pure: bound", "skips: found", "skips: bound", "with FFN: bound"]
+    columns = [found.pure.found, found.pure.bound, found.skips.found, found.skips.bound, found.with_ffn]
+    rows = [[i, *(column[i] for column in columns)] for i in range(found.depth + 1)]
+    return Table(f"Whole networks, {LOG}", names, rows)
 
 
 def _rates(found: Bounds) -> Chart:

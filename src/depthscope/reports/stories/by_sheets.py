@@ -1,6 +1,6 @@
 """The story of any record: its sheets in the order of the chapters, and every list or table of numbers as a chart."""
 
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from torch import Tensor
@@ -34,7 +34,8 @@ def story(record: Record) -> Story:
         told["verdict"] = [Words(record.gist(), "lead")]
     name = type(record).__name__.lower()
     tone = TONES.get(sheets[0].style or "", "plain")
-    return replace(Story(name, sheets[0].title, {name: record}, []), tone=tone, **told)
+    chapters: dict[str, Any] = {**told}
+    return Story(name, sheets[0].title, {name: record}, tone=tone, **chapters)
 
 
 def _line(line: Line, told: dict[str, list[Part]]) -> None:

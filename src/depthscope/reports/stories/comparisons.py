@@ -2,34 +2,46 @@
 
 import math
 
-from depthscope.reports.comparisons import cells, differences_in_words, header, rates_in_words, sentences
+from depthscope.reports.comparisons import cells, header, rates_in_words, sentences
 from depthscope.reports.stories.by_sheets import value_of
 from depthscope.reports.story import PALETTE, Chart, Code, Facts, Heat, Part, Story, Table, Tone, Trace, Value, Words
 from depthscope.reports.training_curves import smooth, title
+from depthscope.training.arms import CAVEAT
 from depthscope.training.comparison import Comparison
+from depthscope.training.significance import LEVEL
 
 TONES: dict[str, Tone] = {"red": "bad"}
 
 
 def story(comparison: Comparison) -> Story:
-    said = sentences(comparison)
-    lead, *_ = differences_in_words(comparison) or [f"{len(comparison.lanes)} arms were trained."]
-    rest = [
-        Words(words, tone=TONES.get(style, "plain"))
-        for words, style in said
-        if words not in (lead, rates_in_words(comparison))
-    ]
+    said = [(words, style) for words, style in sentences(comparison) if words != rates_in_words(comparison)]
+    rest = [Words(words, tone=TONES.get(style, "plain")) for words, style in said]
+    status, lead = _lead(comparison)
     return Story(
         kind="comparison",
         title=f"Comparison on {comparison.task}: {', '.join(lane.arm.name for lane in comparison.lanes)}",
         records={"comparison": comparison},
-        verdict=[Words(lead, "lead"), *rest],
+        status=status,
+        verdict=[Words(lead, "lead", status), *rest],
         where=[_scores(comparison), _losses(comparison)],
         why=_similarity(comparison),
         todo=_todo(comparison),
         evidence=[_arms(comparison), *_differences(comparison)],
         how=[_how(comparison), Words(rates_in_words(comparison))],
     )
+
+
+def _lead(comparison: Comparison) -> tuple[str, str]:
+    """How many differences are more than noise, and who is ahead."""
+    found = comparison.differences()
+    sure = sum(one.p < LEVEL for one in found)
+    status = f"{sure or 'none'} of {len(found)} differences {'is' if sure <= 1 else 'are'} more than noise"
+    score, done = comparison.score, [lane for lane in comparison.ranked if lane.done]
+    if not done:
+        return "no result", "No arm was trained to its end."
+    best = max(done, key=lambda lane: score.sign * lane.mean("test", score.name))
+    reached = score.words(best.mean("test", score.name), best.spread("test", score.name))
+    return status, f"{best.arm.name} has the best test {score.name}: {reached}."
 
 
 def _scores(comparison: Comparison) -> Chart:
@@ -92,7 +104,7 @@ def _similarity(comparison: Comparison) -> list[Part]:
 
 
 def _todo(comparison: Comparison) -> list[Part]:
-    arms = ",".join(lane.arm.name for lane in comparison.lanes)
+    arms = ",".join(lane.arm.name for lane in comparison.lanes if lane.arm.remark != CAVEAT)  # that one comes by itself
     epochs, seeds = 3 * comparison.recipe.epochs, max(3, len(comparison.seeds))
     line = f'ds.compare("{comparison.task}", "{arms}", depth={comparison.base.depth}, epochs={epochs}, seeds={seeds})'
     return [Code("Who learns fastest may be ahead now and not in the end. Train longer:", line)]

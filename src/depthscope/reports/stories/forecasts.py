@@ -33,8 +33,7 @@ def story(forecast: Forecast) -> Story:
 
 def curves(forecast: Forecast) -> list[Part]:
     """Similarity and diversity: solid as far as it was measured, dashed beyond, with the band."""
-    similar = _parts(forecast, "t_sim", forecast.t_sim.tolist(), upside_down=False)
-    diverse = _parts(forecast, "t_div", forecast.t_div.tolist(), upside_down=True)
+    similar, diverse = (_parts(forecast, name) for name in ("t_sim", "t_div"))
     band = " The band holds nine cases of ten." if forecast.band is not None else ""
     says = f"Share of the signal that all tokens have in common. Dashed: forecast.{band}"
     return [
@@ -43,14 +42,20 @@ def curves(forecast: Forecast) -> list[Part]:
     ]
 
 
-def _parts(forecast: Forecast, name: str, values: list[float], *, upside_down: bool) -> list[Trace]:
-    known = forecast.measured
-    band = None
+def ahead(forecast: Forecast, name: str, called: str, colour: int) -> Trace:
+    """The part of t_sim or t_div that was not measured, with its band."""
+    known, band = forecast.measured, None
     if forecast.band is not None:
         low, high = forecast.band[:, known:]
-        band = ((1 - high).tolist(), (1 - low).tolist()) if upside_down else (low.tolist(), high.tolist())
-    ahead = curve(f"{name} forecast", values[known:], known, line="dash", band=band, colour=1)
-    return [curve(f"{name} measured", values[: known + 1], colour=0), ahead] if known else [ahead]
+        band = (low.tolist(), high.tolist()) if name == "t_sim" else ((1 - high).tolist(), (1 - low).tolist())
+    values = getattr(forecast, name)[known:].tolist()
+    return curve(called, values, known, line="dash", band=band, colour=colour)
+
+
+def _parts(forecast: Forecast, name: str) -> list[Trace]:
+    to_come = ahead(forecast, name, f"{name} forecast", 1)
+    known = getattr(forecast, name)[: forecast.measured + 1].tolist()
+    return [curve(f"{name} measured", known, colour=0), to_come] if forecast.measured else [to_come]
 
 
 def _why(forecast: Forecast) -> list[Part]:

@@ -18,6 +18,7 @@ from depthscope.reports.rows import (
 )
 from depthscope.reports.stories.by_sheets import value_of
 from depthscope.reports.stories.fixes import what_to_do
+from depthscope.reports.stories.forecasts import ahead
 from depthscope.reports.story import PALETTE, Chart, Facts, Heat, Part, Story, Table, Tone, Trace, Words, curve, notes
 from depthscope.scans.record import Scan
 from depthscope.scans.verdict import floor_of
@@ -60,8 +61,9 @@ def told_together(scans: Mapping[str, Scan], forecasts: Mapping[str, Forecast] |
 
 
 def _kind(scans: Mapping[str, Scan], sides: Mapping[str, Scan]) -> str:
-    if len(scans) == 1 and [*scans.values()][0].before is not None:
-        return f"before and after {', '.join([*scans.values()][0].remedies) or 'a change'}"
+    first = next(iter(scans.values()))
+    if len(scans) == 1 and first.before is not None:
+        return f"before and after {', '.join(first.remedies) or 'a change'}"
     return "scan" if len(sides) == 1 else f"{len(sides)} scans together"
 
 
@@ -105,10 +107,7 @@ def similarity(scans: Mapping[str, Scan], forecasts: Mapping[str, Forecast]) -> 
             cosine = scan.states["t_cos"].tolist()
             traces.append(curve(_of("t_cos, mean cosine", label), cosine, line="dash", colour=colour, hidden=True))
     for i, (label, one) in enumerate(forecasts.items(), start=len(scans)):
-        band = None if one.band is None else (one.band[0].tolist(), one.band[1].tolist())
-        traces.append(
-            curve(_of("t_sim forecast", label), one.t_sim.tolist(), line="dash", band=band, colour=i % PALETTE)
-        )
+        traces.append(ahead(one, "t_sim", _of("t_sim forecast", label), i % PALETTE))
     says = "Share of the signal that all tokens have in common. At 1 they are all alike."
     return Chart("Token similarity over depth", traces, says, y="t_sim", low=0, high=1)
 
@@ -126,10 +125,7 @@ def diversity(scans: Mapping[str, Scan], forecasts: Mapping[str, Forecast]) -> C
             core = scan.states["t_div_core"].tolist()
             traces.append(curve(_of("t_div without outliers", label), core, line="dash", colour=colour))
     for i, (label, one) in enumerate(forecasts.items(), start=len(scans)):
-        band = None if one.band is None else ((1 - one.band[1]).tolist(), (1 - one.band[0]).tolist())
-        traces.append(
-            curve(_of("t_div forecast", label), one.t_div.tolist(), line="dash", band=band, colour=i % PALETTE)
-        )
+        traces.append(ahead(one, "t_div", _of("t_div forecast", label), i % PALETTE))
     low = min(float(scan.states["t_div"].nan_to_num(1.0).min()) for scan in scans.values())
     dtype = next(iter(scans.values())).dtype
     marks = {"1 %: tokens count as lost": 0.01}

@@ -19,7 +19,7 @@
   function faint(hex) { return hex + "30"; }
 
   function painted(trace) {
-    const part = trace.meta.part, own = part === "mark" ? colour("dim") : colour("c" + (trace.meta.colour || 0));
+    const part = trace.meta.part, own = colour("c" + (trace.meta.colour || 0));
     const one = Object.assign({}, trace);
     if (part === "heat") {
       one.colorscale = [[0, "#440154"], [.25, "#3b528b"], [.5, "#21918c"], [.75, "#5ec962"], [1, "#fde725"]];
@@ -31,7 +31,6 @@
       one.line = Object.assign({}, trace.line, { color: own });
       one.marker = Object.assign({}, trace.marker, { color: own });
       if (part === "band upper") one.fillcolor = faint(own);
-      if (part === "mark") one.textfont = { color: own, size: 11 };
     }
     if (one.colorbar) one.colorbar = Object.assign({}, one.colorbar, { tickfont: { color: colour("ink") } });
     return one;
@@ -44,15 +43,19 @@
     if (log !== undefined) {
       one.type = log ? "log" : "linear";
       if (!log && own.linear) one.range = own.linear; else one.autorange = true;
-      if (log) one.dtick = "D1" === own.dtick ? "D1" : undefined;
     }
     return one;
   }
 
   function layout(plot) {
     const own = plot.figure.layout, heat = plot.figure.kind === "heat";
+    const shown = plot.figure.marks.filter((mark) => mark.at > 0 || !plot.log);  // a log scale has no other place
     return Object.assign({}, own, {
-      height: heat ? Math.min(620, Math.max(210, 120 + 16 * plot.figure.rows)) : 330,
+      height: heat ? Math.min(620, Math.max(210, 120 + 16 * plot.figure.rows)) : plot.width ? 255 : 330,
+      shapes: shown.map((mark) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: mark.at, y1: mark.at,
+        line: { color: colour("dim"), width: 1, dash: "3px,3px" } })),
+      annotations: shown.map((mark) => ({ text: mark.name, xref: "paper", x: 0, xanchor: "left", yanchor: "bottom",
+        y: plot.log ? Math.log10(mark.at) : mark.at, showarrow: false, font: { size: 11, color: colour("dim") } })),
       width: plot.width, autosize: plot.width === undefined,
       margin: { l: 8, r: 8, t: 10, b: 8 },
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, dragmode: false,
