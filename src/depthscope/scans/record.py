@@ -12,7 +12,8 @@ from depthscope.errors import MissingExtraError, RecordError, UnknownNameError
 from depthscope.records import FORMATS, Record, apart, since
 from depthscope.registry import TABLES, unknown
 from depthscope.scans.exceptions import Massive
-from depthscope.scans.verdict import Verdict, judge
+from depthscope.scans.verdict import judge
+from depthscope.scans.verdict_record import Verdict
 from depthscope.traces.streams import ALONE
 
 PAIR = "depthscope.scans"  # the format of a scan with `before`

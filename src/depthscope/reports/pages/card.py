@@ -30,6 +30,7 @@ def short_card(title: str, status: str, tone: Tone, said: list[str]) -> str | No
 def _card(story: Story) -> str:
     said = [part for part in story.verdict if isinstance(part, Words)]
     lines = [part for part in story.todo if isinstance(part, Code)][:1]
+    told = [part.said for part in story.how if isinstance(part, Words) and part.kind == "note"]
     picture, alt = "", ""
     if story.charts and find_spec("matplotlib") is not None:
         from depthscope.reports.pages.thumbnail import thumbnail
@@ -38,6 +39,6 @@ def _card(story: Story) -> str:
     found: str = (
         environment()
         .get_template("card.html.j2")
-        .render(story=story, said=said, lines=lines, picture=picture, alt=alt, colours=COLOURS)
+        .render(story=story, said=said, lines=lines, notes=told, picture=picture, alt=alt, colours=COLOURS)
     )
     return found
