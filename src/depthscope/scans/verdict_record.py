@@ -40,7 +40,7 @@ class Verdict:
         return f"Verdict({self.gist()}{'; a fix is needed' if self.fix_needed else ''})"
 
     def _repr_html_(self) -> str | None:
-        return shown_in_words(self.gist(), self.status, [self.text, self.advice])
+        return shown_in_words("Verdict", self.status, [self.text, self.advice])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""

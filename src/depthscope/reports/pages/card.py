@@ -8,6 +8,7 @@ from depthscope.reports.pages.figures import description
 from depthscope.reports.pages.page import environment
 from depthscope.reports.story import Code, Story, Tone, Words
 
+FEW = 2  # sentences of a card, beside those to read first
 COLOURS: dict[Tone, str] = {"good": "#2da44e", "warn": "#bf8700", "bad": "#cf222e", "plain": "#6e7781"}
 
 
@@ -24,11 +25,14 @@ def short_card(title: str, status: str, tone: Tone, said: list[str]) -> str | No
     """The same of words alone."""
     if find_spec("jinja2") is None:
         return None
-    return _card(Story(status, title, {}, [Words(one, "lead", status, tone) for one in said], tone=tone))
+    first, *rest = said
+    told = [Words(first, "lead", status, tone), *(Words(one, "lead") for one in rest)]
+    return _card(Story(status, title, {}, told, tone=tone))
 
 
 def _card(story: Story) -> str:
-    said = [part for part in story.verdict if isinstance(part, Words)]
+    words = [part for part in story.verdict if isinstance(part, Words)]
+    said = [one for i, one in enumerate(words) if one.kind == "lead" or i < FEW]
     lines = [part for part in story.todo if isinstance(part, Code)][:1]
     told = [part.said for part in story.how if isinstance(part, Words) and part.kind == "note"]
     picture, alt = "", ""

@@ -173,5 +173,5 @@
   copying();
   printing();
   dark.addEventListener("change", () => plots.forEach(draw));
-  charts();
+  requestAnimationFrame(() => setTimeout(charts));  // the words are on the screen before the first chart is drawn
 })();
