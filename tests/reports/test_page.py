@@ -158,13 +158,15 @@ class Watched(Record):
     model: str
     t_sim: Tensor  # (steps, blocks)
     loss: Tensor
+    looks: dict[str, Tensor]
 
 
 def test_a_kind_that_nobody_described_has_its_charts(tmp_path: Path) -> None:
-    record = Watched(EVIL, torch.rand(3, 4), torch.rand(5))
+    record = Watched(EVIL, torch.rand(3, 4), torch.rand(5), {"t_div": torch.rand(2, 3)})
     html = ds.report(record, to=tmp_path / "p.html").read_text()
-    heat, line = figures_in(html)
-    assert heat["data"][0]["type"] == "heatmap" and len(heat["data"][0]["z"]) == 3
+    heat, line, look = figures_in(html)
+    assert heat["data"][0]["type"] == "heatmap" and [len(row) for row in heat["data"][0]["z"]] == [3] * 4
+    assert look["data"][0]["z"][2] == pytest.approx(record.looks["t_div"][:, 2].tolist(), rel=1e-6)
     assert line["data"][0]["y"] == pytest.approx(record.loss.tolist(), rel=1e-6)
     assert EVIL not in html and EVIL in unescape(html)
 

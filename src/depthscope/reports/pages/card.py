@@ -32,7 +32,7 @@ def short_card(title: str, status: str, tone: Tone, said: list[str]) -> str | No
 
 def _card(story: Story) -> str:
     words = [part for part in story.verdict if isinstance(part, Words)]
-    said = [one for i, one in enumerate(words) if one.kind == "lead" or i < FEW]
+    said = [one for i, one in enumerate(words) if one.kind in ("lead", "note") or i < FEW]
     lines = [part for part in story.todo if isinstance(part, Code)][:1]
     told = [part.said for part in story.how if isinstance(part, Words) and part.kind == "note"]
     picture, alt = "", ""

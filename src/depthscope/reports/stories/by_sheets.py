@@ -17,7 +17,7 @@ MOST = 8  # charts of fields
 def story(record: Record) -> Story:
     """Bold lines are the verdict, dim ones and notes how it was measured, tables the evidence."""
     sheets: list[Sheet] = module_for(record).sheets(record)
-    told: dict[str, list[Part]] = {name: [] for name in ("verdict", "where", "evidence", "how")}
+    told: dict[str, list[Part]] = {name: [] for name in ("verdict", "where", "why", "evidence", "how")}
     for sheet in sheets:
         before = ""
         for part in sheet.body:
@@ -28,8 +28,9 @@ def story(record: Record) -> Story:
                 told["evidence"].append(table_of(part, before if len(before) < 70 else sheet.title))
             elif isinstance(part, Curves):
                 told["where"].append(chart_of(part))
-    if not told["where"]:
-        told["where"] = list(charts_of_fields(record))
+    charts = charts_of_fields(record)
+    told["why"] = [one for one in charts if isinstance(one, Heat)] if told["where"] else []
+    told["where"] = told["where"] or [*charts]
     if not told["verdict"]:
         told["verdict"] = [Words(record.gist(), "lead")]
     name = type(record).__name__.lower()
@@ -83,8 +84,7 @@ def charts_of_fields(record: Any, within: str = "") -> list[Chart | Heat]:
         if isinstance(value, Tensor) and value.dim() == 1 and len(value) > 1:
             found.append(Chart(name, [curve(name, value.tolist())], x="index", y=name))
         elif isinstance(value, Tensor) and value.dim() == 2 and value.numel() > 1:
-            rows, columns = value.shape
-            found.append(Heat(name, value.tolist(), range(rows), range(columns), x="column", y="row"))
+            found.append(_map(name, value))
         elif isinstance(value, dict):
             found += _charts_of_dict(value, name)
         elif is_dataclass(value) and not isinstance(value, Record):
@@ -92,13 +92,22 @@ def charts_of_fields(record: Any, within: str = "") -> list[Chart | Heat]:
     return found[:MOST]
 
 
+def _map(name: str, values: Tensor) -> Heat:
+    """Rows to the right: they are what came one after another."""
+    rows, columns = values.shape
+    return Heat(name, values.T.tolist(), range(columns), range(rows), x="row", y="column")
+
+
 def _charts_of_dict(values: dict[Any, Any], name: str) -> list[Chart | Heat]:
-    """Lists of one length under names are curves of one chart."""
+    """Lists of one length under names are curves of one chart; tables are heat maps."""
+    real = {str(k): v for k, v in values.items() if isinstance(v, Tensor) and not v.is_complex()}
+    maps: list[Chart | Heat] = [_map(f"{name}: {key}", v) for key, v in real.items() if v.dim() == 2 and v.numel() > 1]
     by_length: dict[int, dict[str, list[float]]] = {}
-    for key, value in values.items():
-        if isinstance(value, Tensor) and value.dim() == 1 and not value.is_complex() and len(value) > 1:
-            by_length.setdefault(len(value), {})[str(key)] = value.tolist()
-    return [
+    for key, value in real.items():
+        if value.dim() == 1 and len(value) > 1:
+            by_length.setdefault(len(value), {})[key] = value.tolist()
+    lines = [
         Chart(name, [curve(key, one, colour=i % PALETTE) for i, (key, one) in enumerate(some.items())], x="index")
         for some in by_length.values()
     ]
+    return [*lines, *maps]
