@@ -143,6 +143,7 @@ def test_light_dark_and_paper(browser: Browser, pair: tuple[Any, Path]) -> None:
     assert browser.printed().startswith(b"%PDF")
     browser.run("window.dispatchEvent(new Event('beforeprint'))")
     browser.until("return document.querySelector('.plot')._fullLayout.width === 690", "charts fit the paper")
+    assert browser.run(ink) == looks[0][1]  # and are drawn in dark ink, also of a dark screen
     browser.run("window.dispatchEvent(new Event('afterprint'))")
     browser.until("return document.querySelector('.plot')._fullLayout.width > 690", "charts fit the screen again")
     assert browser.errors() == []

@@ -112,7 +112,16 @@ class Code:
     line: str
 
 
-Part = Words | Chart | Heat | Table | Facts | Code
+@dataclass(frozen=True)
+class Picture:
+    """A figure as it is printed in a paper: a PNG. says: what it shows, for those who do not see it too."""
+
+    title: str
+    png: bytes
+    says: str
+
+
+Part = Words | Chart | Heat | Table | Facts | Code | Picture
 
 
 @dataclass(frozen=True)

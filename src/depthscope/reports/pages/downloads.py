@@ -44,6 +44,10 @@ def json_link(record: Record) -> str | None:
     return _link("application/json", text) if len(text) <= LARGEST else None
 
 
+def png_link(picture: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(picture).decode()}"
+
+
 def _link(kind: str, text: str) -> str:
     return f"data:{kind};base64,{base64.b64encode(text.encode()).decode()}"
 

@@ -43,6 +43,10 @@ def _curves(chart: Chart) -> dict[str, Any]:
         layout |= {"barmode": "relative", "bargap": 0.15}
     marks = [{"name": _safe(name), "at": value} for name, value in chart.marks.items() if math.isfinite(value)]
     shown = {"data": data, "layout": layout, "legend": legend, "marks": marks}
+    if all(trace.line == "points" for trace in chart.traces):  # of a plane: each is told by itself
+        for one in data:
+            one["hovertemplate"] = "%{x:.4g}, %{y:.4g}"
+        return {"kind": "points", "switch": chart.switch, **shown}
     return {"kind": "curves", "switch": chart.switch, **shown}
 
 

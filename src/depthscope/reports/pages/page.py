@@ -15,7 +15,7 @@ from typing import Any
 from depthscope.errors import MissingExtraError, UsageError
 from depthscope.files import whole_file
 from depthscope.records import Record
-from depthscope.reports.pages.downloads import csv_link, file_name, json_link
+from depthscope.reports.pages.downloads import csv_link, file_name, json_link, png_link
 from depthscope.reports.pages.figures import description, figure
 from depthscope.reports.pages.numbers import shown
 from depthscope.reports.story import CHAPTERS, Story
@@ -90,7 +90,7 @@ def environment() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"shown": shown, "csv": csv_link, "json_file": json_link, "described": description}
+    made.filters |= {"shown": shown, "csv": csv_link, "json_file": json_link, "png": png_link, "described": description}
     made.globals |= {"file_name": file_name}
     made.tests["number"] = lambda value: isinstance(value, int | float)
     return made

@@ -1,13 +1,15 @@
 """The story of a reproduction: which claims of a paper hold here, with the numbers they were held against."""
 
+import io
 import math
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from depthscope.records import plain
 from depthscope.reports.reproductions import summary
 from depthscope.reports.stories.by_sheets import charts_of_fields
-from depthscope.reports.story import Code, Facts, Story, Table, Tone, Words
+from depthscope.reports.story import Code, Facts, Part, Picture, Story, Table, Tone, Words
 
 TONES: Mapping[bool, Tone] = {True: "good", False: "bad"}
 
@@ -31,7 +33,8 @@ def story(result: Any) -> Story:
         status=status,
         tone=tone,
         verdict=[Words(summary([result]), "lead", status, tone)],
-        where=charts_of_fields(result),
+        where=_figure(result),
+        why=charts_of_fields(result),
         todo=[Code("Run it again:", f'ds.reproduce("{result.name}"{small})')],
         evidence=[Table("Claims", ["claim", "wanted", "null", "got", "status", "trials"], rows, 1, tones)],
         how=[
@@ -41,3 +44,12 @@ def story(result: Any) -> Story:
             )
         ],
     )
+
+
+def _figure(result: Any) -> list[Part]:
+    """The figure of the paper, drawn anew; nothing where matplotlib is missing."""
+    if find_spec("matplotlib") is None:
+        return []
+    file = io.BytesIO()
+    result.draw().savefig(file, format="png", dpi=100)
+    return [Picture("The figure", file.getvalue(), "Drawn from the numbers below, as the experiment draws it.")]

@@ -59,10 +59,10 @@
       width: plot.width, autosize: plot.width === undefined,
       margin: { l: 8, r: 8, t: 10, b: 8 },
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, dragmode: false,
-      hovermode: heat ? "closest" : "x unified",
+      hovermode: plot.figure.kind === "curves" ? "x unified" : "closest",
       font: { family: "system-ui, sans-serif", size: 12, color: colour("ink") },
       hoverlabel: { bgcolor: colour("soft"), bordercolor: colour("rule"), font: { color: colour("ink") }, namelength: -1 },
-      xaxis: axis(own.xaxis), yaxis: axis(own.yaxis, heat ? undefined : plot.log),
+      xaxis: Object.assign(axis(own.xaxis), { unifiedhovertitle: { text: own.xaxis.title.text + " %{x}" } }), yaxis: axis(own.yaxis, heat ? undefined : plot.log),
     });
   }
 
@@ -165,8 +165,12 @@
 
   function printing() {
     const wide = 690;  // pixels of a page of A4 or Letter between its margins
-    window.addEventListener("beforeprint", () => plots.forEach((plot) => { plot.width = wide; draw(plot); }));
-    window.addEventListener("afterprint", () => plots.forEach((plot) => { plot.width = undefined; draw(plot); }));
+    function onto(paper) {
+      root.classList.toggle("paper", paper);  // paper is white, whatever the screen is
+      for (const plot of plots) { plot.width = paper ? wide : undefined; draw(plot); }
+    }
+    window.addEventListener("beforeprint", () => onto(true));
+    window.addEventListener("afterprint", () => onto(false));
   }
 
   sorting();
