@@ -121,6 +121,12 @@ def test_without_jinja_one_line_says_what_to_install(monkeypatch: pytest.MonkeyP
     assert example("scan")._repr_html_() is None  # a notebook shows the text then
 
 
+def test_without_matplotlib_a_card_has_words_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(card, "find_spec", lambda name: None if name == "matplotlib" else True)
+    found = example("scan")._repr_html_()
+    assert found is not None and "<img" not in found and "DIVERSE" in found
+
+
 def test_charts_are_told_to_those_who_do_not_see_them() -> None:
     chart = Chart("Similarity", [curve("a", [0.25, math.nan, 0.5]), Trace("empty", [math.nan])])
     assert (

@@ -25,7 +25,7 @@ def story(record: Record) -> Story:
                 _line(part, told)
                 before = part.text or before
             elif isinstance(part, Grid):
-                told["evidence"].append(table_of(part, before if len(before) < 70 else sheet.title))
+                told["evidence"].append(table_of(part, before if _is_heading(before) else sheet.title))
             elif isinstance(part, Curves):
                 told["where"].append(chart_of(part))
     charts = charts_of_fields(record)
@@ -37,6 +37,10 @@ def story(record: Record) -> Story:
     tone = TONES.get(sheets[0].style or "", "plain")
     chapters: dict[str, Any] = {**told}
     return Story(name, sheets[0].title, {name: record}, tone=tone, **chapters)
+
+
+def _is_heading(words: str) -> bool:
+    return 0 < len(words) < 70 and not words.endswith(".")
 
 
 def _line(line: Line, told: dict[str, list[Part]]) -> None:
