@@ -1,5 +1,6 @@
 # make demo: a deep Transformer before and after de-escalation, out/report.html and out/demo.png
 # make test: ruff, mypy and every test that is not marked long, about 7 minutes on 2 cores
+# make test-pages: pages in headless Chromium, which is installed where it is missing and apt-get is there; CI runs it
 # make test-long: the tests marked long: whole experiments, trainings, several processes; CI runs both
 # make coverage: scan, fix and forecast on many models and spellings, held to a truth of its own: docs/coverage.md
 # make scale: comparisons, a search and a training by Dask, PostgreSQL, torchrun, submitit, MPI; servers on loopback
@@ -10,7 +11,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-long coverage scale bench docs clean
+.PHONY: demo test test-pages test-long coverage scale bench docs clean
 
 demo: .venv/demo
 	$(BIN)/depthscope scan classic --depth 24 --fix de_escalate --tau 1 --out out/report.html --out out/demo.png
@@ -19,7 +20,11 @@ test: .venv/test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	MYPY_NUM_WORKERS=2 $(BIN)/mypy
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long and not pages"
+
+test-pages: .venv/test
+	tools/chromium.sh
+	$(BIN)/python -m pytest -m pages -rs
 
 test-long: .venv/test
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m long
@@ -41,11 +46,11 @@ docs: .venv/demo
 
 .venv/demo: .venv/bin/python pyproject.toml constraints.txt
 	$(PIP) torch==2.13.0
-	$(PIP) --editable ".[plot]"
+	$(PIP) --editable ".[plot,report]"
 	touch $@
 
 .venv/test: .venv/demo
-	$(PIP) --editable ".[hf,plot,train,integrations,dev]"
+	$(PIP) --editable ".[hf,plot,report,train,integrations,dev]"
 	touch $@
 
 .venv/scale: .venv/test

@@ -19,7 +19,7 @@ def test_public_names() -> None:
     assert sorted(ds.__all__) == sorted(
         (
             "scan forecast advise fix_ without_ ablate paths bounds spectrum compare gate reproduce report load Monitor Scan Forecast Ablations Spectrum "
-            "PathLengths Bounds Comparison Gate "
+            "PathLengths Bounds Comparison Gate Advice "
             "metrics theory models remedies experiments integrations errors"
         ).split()
     )

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from depthscope import errors, experiments, integrations, metrics, models, remedies, theory
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from depthscope.circuits.spectrum import spectrum
     from depthscope.circuits.spectrum_record import Spectrum
     from depthscope.experiments import reproduce
+    from depthscope.forecasts.advice import Advice
     from depthscope.forecasts.advise import advise
     from depthscope.forecasts.forecast import forecast
     from depthscope.forecasts.record import Forecast
@@ -51,6 +52,7 @@ PLACES = {  # public name -> module that defines it; the imports above say the s
     "Monitor": "depthscope.monitors.monitor",
     "Scan": "depthscope.scans.record",
     "Forecast": "depthscope.forecasts.record",
+    "Advice": "depthscope.forecasts.advice",
     "PathLengths": "depthscope.circuits.path_lengths",
     "Bounds": "depthscope.circuits.bounds_record",
     "Spectrum": "depthscope.circuits.spectrum_record",
@@ -61,9 +63,12 @@ PLACES = {  # public name -> module that defines it; the imports above say the s
 PACKAGES = ("metrics", "theory", "models", "remedies", "experiments", "integrations", "errors")
 
 
-def report(*records: "Record", to: "str | Path" = "report.html") -> "Path":
-    """Write records into one HTML page that needs nothing else: the curves of scans together, then each by itself."""
-    from depthscope.reports.show import page
+def report(*records: "Record | Mapping[str, Record]", to: "str | Path" = "report.html") -> "Path":
+    """Write records into one HTML page that needs nothing else: what was found, where, why, what to do, the evidence.
+
+    Scans are told together; ds.report({"before": a, "after": b}) gives them labels. Forecasts are drawn beside them.
+    """
+    from depthscope.reports.pages.page import page
 
     return page(*records, to=to)
 
@@ -116,6 +121,7 @@ __all__ = [
     "Monitor",
     "Scan",
     "Forecast",
+    "Advice",
     "PathLengths",
     "Bounds",
     "Spectrum",

@@ -25,6 +25,7 @@ ComplexTensor = Annotated[Tensor, torch.complex128]  # the type of a field; a Te
 NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}  # words, because JSON has no such numbers
 FORMATS: dict[str, type["Record"]] = {}  # every class of records by its format word
 BRIEF = 5  # fields in a repr
+LONGEST = 240  # letters in a repr
 
 _shows: list[ModuleType] = []  # depthscope.reports.show, once it is imported
 
@@ -38,6 +39,12 @@ def _show() -> ModuleType:
 def shown_by(module: ModuleType) -> None:
     """Set the module whose view, text, html and draw show all records: records know nothing of reports."""
     _shows[:] = [module]
+
+
+def shown_in_words(title: str, status: str, said: list[str]) -> str | None:
+    """A card for notebooks of what is a part of a record and not one itself."""
+    found: str | None = _shows[0].html_of_words(title, status, said)
+    return found
 
 
 def since(version: int, **default: Any) -> Any:
@@ -109,14 +116,23 @@ class Record:
     def __str__(self) -> str:
         return _show().text(self)
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         return _show().html(self)
 
-    def __repr__(self) -> str:
-        """The class and the first few fields that are a word or a number."""
+    def told_as(self) -> "list[Record]":
+        """The records by which a page tells of this one."""
+        return [self]
+
+    def gist(self) -> str:
+        """What came out, in a few words: here the first few fields that are a word or a number."""
         facts = [(f.name, getattr(self, f.name)) for f in fields(self)]  # type: ignore[arg-type]
         short = [f"{name}={value!r}" for name, value in facts if isinstance(value, str | int | float) and value != ""]
-        return f"{type(self).__name__}({', '.join(short[:BRIEF])})"
+        return ", ".join(short[:BRIEF])
+
+    def __repr__(self) -> str:
+        """The class and the gist, on one line."""
+        said = " ".join(self.gist().split())
+        return f"{type(self).__name__}({said if len(said) <= LONGEST else said[: LONGEST - 3] + '...'})"
 
 
 def load(path: str | Path) -> Record:

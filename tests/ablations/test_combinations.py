@@ -2,6 +2,7 @@
 
 import json
 import math
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -123,7 +124,8 @@ def test_the_record_is_kept(bert: ds.Ablations, tmp_path: Path) -> None:
     bert.save(path)
     again = ds.Ablations.load(path)
     assert str(again) == str(bert) and again.to_dict() == bert.to_dict()
-    assert "<svg" in bert._repr_html_() and "whole model" in bert._repr_html_()
+    card = bert._repr_html_()
+    assert card is not None and bert.verdict in unescape(card) and "goes from" in card
     assert picture(bert, tmp_path / "a.png").stat().st_size > 10_000
     path.write_text("{}")
     with pytest.raises(RecordError, match=r"must say format 'depthscope\.ablations'"):

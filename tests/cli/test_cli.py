@@ -50,7 +50,9 @@ def test_fix_shows_before_and_after_and_writes_reports(tmp_path: Path) -> None:
     )  # fmt: skip
     assert result.exit_code == 0
     assert "Transformer + DeEscalate(tau=1) at block_out" in result.output
-    assert page.read_text().count("<svg") == 3 and picture.stat().st_size > 10_000
+    shown = page.read_text()
+    assert "before and after DeEscalate(tau=1) at block_out" in shown and shown.count('<figure class="chart"') == 6
+    assert picture.stat().st_size > 10_000
     both = json.loads(record.read_text())
     assert both["before"]["remedies"] == [] and max(both["after"]["states"]["t_sim"][1:]) < 1e-6
 

@@ -2,7 +2,7 @@
 
 import math
 
-from depthscope.reports.chart import bars, sampled, svg_lines
+from depthscope.reports.chart import bars, sampled
 
 
 def test_sampled_keeps_the_ends() -> None:
@@ -19,8 +19,3 @@ def test_bars_are_as_high_as_their_values() -> None:
 
 def test_a_value_that_is_not_a_number_is_marked() -> None:
     assert bars([math.nan], height=2)[1].endswith("xx")
-
-
-def test_svg_has_a_point_for_every_finite_value() -> None:
-    svg = svg_lines({"a": [0.0, math.nan, 1.0]})
-    assert svg.split('points="')[1].split('"')[0].count(",") == 2

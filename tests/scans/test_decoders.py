@@ -1,5 +1,7 @@
 """What a scan says of decoders: sinks, the first token, and where Theorem 2.6 stops."""
 
+from pathlib import Path
+
 import pytest
 import torch
 import transformers as T
@@ -78,7 +80,7 @@ def test_full_sinks_put_every_token_on_the_line_of_the_first() -> None:
 
 
 @over("family", ["gpt2", "classic"])
-def test_causal_models_are_told_where_the_theorem_stops(family: str) -> None:
+def test_causal_models_are_told_where_the_theorem_stops(family: str, tmp_path: Path) -> None:
     if family == "gpt2":
         scan = ds.scan(gpt2(), IDS)
     else:
@@ -86,9 +88,12 @@ def test_causal_models_are_told_where_the_theorem_stops(family: str) -> None:
     (note,) = notes_with("causal attention", scan)
     holds = int((scan.per_head("omega") + scan.per_head("delta") < 1).sum())
     assert f"omega + delta < 1, which Theorem 2.6 needs, holds in {holds} of 12 heads" in note
-    for shown in (str(scan), scan._repr_html_()):
-        for name in ("first_token_similarity", "sink_mass", "sink_chance"):
-            assert name in shown and f"{scan[name][-1]:.3f}" in shown
+    page = ds.report(scan, to=tmp_path / "scan.html").read_text()
+    for name in ("first_token_similarity", "sink_mass", "sink_chance"):
+        value = f"{scan[name][-1]:.3f}"
+        assert (
+            name in str(scan) and value in str(scan) and f"{name}</th>" in page and f'data-v="{float(value)}"' in page
+        )
 
 
 def test_models_that_are_not_causal_are_spared() -> None:

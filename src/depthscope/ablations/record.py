@@ -106,6 +106,9 @@ class Ablations(Record):
         kept = self[[name for name in self.parts if name != part]]
         return said + f" What matters most: {part}. Taken out alone: {_left(self[part])}; kept alone: {_left(kept)}."
 
+    def gist(self) -> str:
+        return f"{self[()].scan.title} without {', '.join(self.parts)}: {self.verdict}"
+
     def derived(self) -> dict[str, Any]:
         return {"verdict": self.verdict}
 

@@ -136,5 +136,10 @@ class Bench(Record):
         """The cells whose ratio is above the aim, the worst first."""
         return sorted((one for one in self.cells if one.above(side)), key=lambda one: -one.ratio(side))
 
+    def gist(self) -> str:
+        return (
+            f"{len(self.cells)} of {len(self.cells) + len(self.not_measured)} cells on {self.processor}, {self.device}"
+        )
+
     def derived(self) -> dict[str, Any]:
         return {"aims": {**AIMS, "memory": MEMORY_AIM}}

@@ -63,6 +63,10 @@ class Checkup(Record):
     def recognised(self) -> bool:
         return bool(self.streams)
 
+    def gist(self) -> str:
+        found = ", ".join(f"{one.name} of {one.depth} blocks" for one in self.streams)
+        return f"{self.model}: {found or self.problem or 'nothing recognised'}"
+
     def python(self, stream: Recognised) -> list[str]:
         """The lines that scan, fix and forecast one stream."""
         more = "".join(f", {name}={literal(value)}" for name, value in self.settings.items())

@@ -135,6 +135,10 @@ class Bounds(Record):
             f"{what}. {power(left)} of the tokens is left that differs: {words}."
         )
 
+    def gist(self) -> str:
+        said = "vacuous" if self.pure.vacuous else "tells something"
+        return f"{self.model}, {self.depth} blocks: the bound on pure attention is {said}"
+
     def derived(self) -> dict[str, Any]:
         return {"verdict": self.verdict}
 

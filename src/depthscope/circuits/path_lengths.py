@@ -118,6 +118,9 @@ class PathLengths(Record):
             f"{_portion(few)} of all paths."
         )
 
+    def gist(self) -> str:
+        return f"{self.model}, {self.depth} blocks: {self.verdict}"
+
     def derived(self) -> dict[str, Any]:
         return {"log10_counts": self.counts.log10_counts, "verdict": self.verdict}
 

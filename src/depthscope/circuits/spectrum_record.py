@@ -85,6 +85,10 @@ class Spectrum(Record):
         """The same for tokens of size 1, as the paper has it."""
         return _shares([_word(m, self.tie) for m in self.margin_of_weights.tolist()])
 
+    def gist(self) -> str:
+        shares = ", ".join(f"{share:.0%} {word}" for word, share in self.shares.items() if share)
+        return f"{self.model}, {self.depth} blocks: {shares}"
+
     def derived(self) -> dict[str, Any]:
         names = ("margin", "verdicts", "shares", "head_shares", "shares_of_weights")
         return {name: getattr(self, name) for name in names}

@@ -37,8 +37,8 @@ class Outlook(Record):
 
         return Group(*(sheet.view() for sheet in self.sheets()))
 
-    def _repr_html_(self) -> str:
-        return "".join(one._repr_html_() for one in (self.forecast, self.advice) if one)
+    def told_as(self) -> list[Record]:
+        return [one for one in (self.forecast, self.advice, self.measured) if one]
 
     def draw(self, figure: Any = None) -> Any:
         """The forecast and the chosen change, with points that were measured, and maps where there are numbers."""

@@ -84,6 +84,10 @@ class Output(Told):
                 from depthscope.reports.show import need_matplotlib
 
                 need_matplotlib()
+            if Path(path).suffix == KINDS[0]:
+                from depthscope.reports.pages.page import need_jinja
+
+                need_jinja()
 
     def show(self, record: Any, shown: Any = None) -> None:
         """Print the record, or plain data by what is `shown` of it, and write all files."""
@@ -98,7 +102,8 @@ class Output(Told):
 
 
 def _write(record: Any, path: str) -> None:
-    from depthscope.reports.show import markdown, page, picture
+    from depthscope.reports.pages.page import page
+    from depthscope.reports.show import markdown, picture
 
     kind = Path(path).suffix
     if kind == ".json":

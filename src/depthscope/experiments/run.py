@@ -53,6 +53,10 @@ class Reproduction(Record):
         """The matplotlib figure."""
         return self.draw()
 
+    def gist(self) -> str:
+        counted = [claim for claim in self.claims if claim.counted]
+        return f"{self.name}: {sum(claim.holds for claim in counted)} of {len(counted)} claims hold"
+
     def derived(self) -> dict[str, Any]:
         return self.versions
 

@@ -102,6 +102,9 @@ class Advice(Record):
             f"{new.t_div:.2g}{_gradients(new)}: {new.code}"
         )
 
+    def gist(self) -> str:
+        return self.text
+
     def derived(self) -> dict[str, Any]:
         return {"text": self.text, "needed": self.needed, "choice": self.chosen}
 

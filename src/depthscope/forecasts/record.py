@@ -40,6 +40,12 @@ class Forecast(Record):
     def depth(self) -> int:
         return len(self.t_sim) - 1
 
+    def gist(self) -> str:
+        """What was forecast, and when tokens are lost."""
+        lost, left = self.collapse_depth(), f"t_div {float(self.t_div[-1]):.2g} at the end"
+        when = "no collapse" if math.isinf(lost) else f"tokens lost after {lost:.1f} blocks"
+        return f"{self.source}, {self.depth} blocks: {when}, {left}"
+
     @property
     def growth(self) -> Tensor:
         """What every block multiplies the odds t_sim / t_div by, (depth,); the gain of theory/depth.py."""

@@ -6,7 +6,7 @@ from typing import Any
 from depthscope.ablations.record import COLLAPSED, Ablations, Row
 from depthscope.reports.chart import COLOURS
 from depthscope.reports.rows import header
-from depthscope.reports.sheet import Curves, Grid, Line, Part, Sheet, notes
+from depthscope.reports.sheet import Grid, Line, Part, Sheet, notes
 
 SIZE = (11, 4.4)
 COLUMNS = ("relative_residual", "t_sim", "t_cos", "token_norm", "stable_rank")
@@ -51,10 +51,8 @@ def remarks(ablations: Ablations) -> list[str]:
 def sheets(ablations: Ablations) -> list[Sheet]:
     names, cells = table(ablations)
     styles = ["green" if row.collapse is None else "red" for row in ablations.rows]
-    curves = {row.label: row.scan["relative_residual"].tolist() for row in ablations.rows}
     body: list[Part] = [
         Line(header(ablations[()].scan), "dim"),
-        Curves(curves, "relative residual over depth", width=760, height=260),
         Grid(names, cells, gap=1, left=len(ablations.parts), fold=None, styles=styles),
         Line(ablations.verdict, "bold"),
         Line(LEGEND, "dim"),

@@ -25,11 +25,11 @@ def sheets(found: Bounds) -> list[Sheet]:
     return [Sheet(f"bounds: {found.model}", body)]
 
 
-def rows(found: Bounds) -> tuple[list[str], list[list[str]]]:
+def rows(found: Bounds, most: int = 24) -> tuple[list[str], list[list[str]]]:
     """Column names and cells, one row for each block; in deep models some of them."""
     names = ["block", "before", "after", "bound", "printed", "above", "power", "D", "gamma", "beta", "FFN"]
     cells = []
-    for k in sampled(found.depth, 24):
+    for k in sampled(found.depth, most):
         row = found.blocks[k]
         above = _number(row.log_bound - row.log_out, 1)
         logs = [power(v) for v in (row.log_in, row.log_out, row.log_bound, row.log_printed)]

@@ -1,9 +1,7 @@
-"""Small charts made of characters and of SVG: nothing to install, readable in a terminal and in a notebook."""
+"""Small charts made of characters: nothing to install, readable in a terminal. And the colours of all pictures."""
 
-import html
 import math
-from collections.abc import Mapping, Sequence
-from itertools import cycle
+from collections.abc import Sequence
 
 BARS = " ▁▂▃▄▅▆▇█"
 
@@ -36,33 +34,3 @@ def bars(values: Sequence[float], *, height: int = 6, width: int = 64) -> list[s
 
 
 COLOURS = ("#c0392b", "#2471a3", "#1e8449", "#9a7d0a", "#7d3c98")
-
-
-def svg_lines(series: Mapping[str, Sequence[float]], *, width: int = 560, height: int = 200, label: str = "") -> str:
-    """An SVG line chart of values in [0, 1] over the block index."""
-    left, top, right, bottom = 36, 10, 10, 26
-    inner_w, inner_h = width - left - right, height - top - bottom
-    longest = max(len(v) for v in series.values())
-
-    def x(i: int) -> float:
-        return left + inner_w * i / max(1, longest - 1)
-
-    def y(value: float) -> float:
-        return top + inner_h * (1 - min(max(value, 0.0), 1.0))
-
-    def text(at_x: float, at_y: float, words: str, anchor: str, colour: str = "#555") -> str:
-        return f'<text x="{at_x:.1f}" y="{at_y:.1f}" text-anchor="{anchor}" fill="{colour}">{html.escape(words)}</text>'
-
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" role="img" '
-        f'aria-label="{html.escape(label)}" font-family="sans-serif" font-size="11">'
-    ]
-    for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
-        line = f'x1="{left}" x2="{width - right}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"'
-        parts += [f'<line {line} stroke="#ddd"/>', text(left - 6, y(tick) + 4, f"{tick:g}", "end")]
-    parts += [text(x(i), height - 12, str(i), "middle") for i in sampled(longest, 9)]
-    for k, ((name, values), colour) in enumerate(zip(series.items(), cycle(COLOURS), strict=False)):
-        points = " ".join(f"{x(i):.1f},{y(v):.1f}" for i, v in enumerate(values) if math.isfinite(v))
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts.append(text(width - right - 6, height - bottom - 10 - 14 * k, name, "end", colour))
-    return "".join([*parts, text(left + inner_w / 2, height - 1, "block", "middle"), "</svg>"])

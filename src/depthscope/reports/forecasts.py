@@ -8,7 +8,7 @@ from torch import Tensor
 from depthscope.forecasts.record import Forecast
 from depthscope.reports.chart import sampled
 from depthscope.reports.phase import draw_depths, draw_phases
-from depthscope.reports.sheet import Bars, Curves, Grid, Line, Part, Sheet
+from depthscope.reports.sheet import Bars, Grid, Line, Part, Sheet
 from depthscope.scans.record import Scan
 
 SIZE = (10, 3.6)
@@ -20,10 +20,9 @@ def sheets(forecast: Forecast) -> list[Sheet]:
     style = "red" if float(forecast.t_div[-1]) < 0.01 else "green"
     curve = forecast.t_sim.tolist()
     body: list[Part] = [
-        Line(f"{forecast.depth} blocks, {forecast.n} tokens; {_basis(forecast)}", "dim"),
+        Line(f"{forecast.depth} blocks, {forecast.n} tokens; {basis(forecast)}", "dim"),
         Line("expected token similarity t_sim, block by block", "bold"),
         Bars(curve, style),
-        Curves({"t_sim": curve}, "expected token similarity over depth"),
         Line(in_words(forecast), "bold"),
         *(Line(f"warning: {words}", "bold red") for words in forecast.warnings),
         *([Line(gradients_in_words(forecast))] if forecast.gradient_growth is not None else []),
@@ -42,7 +41,8 @@ def _cells(forecast: Forecast, i: int) -> list[str]:
     return cells
 
 
-def _basis(forecast: Forecast) -> str:
+def basis(forecast: Forecast) -> str:
+    """What the forecast rests on."""
     if not forecast.measured:
         return "no block was computed"
     return f"{forecast.measured} of them were measured, the others were not computed"

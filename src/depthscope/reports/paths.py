@@ -23,13 +23,6 @@ DRAWN = (
 
 
 def sheets(found: PathLengths) -> list[Sheet]:
-    checks = f"All lengths together miss the output by {found.error:.0e} of its size."
-    if found.form != "attention":
-        missed = "all" if found.response_error > 1 else f"{found.response_error:.0%}"
-        checks += (
-            f" Frozen, the model is exact on these inputs alone: when its tokens are nudged by 1%, it misses {missed} "
-            "of the change, because attention and norms react too."
-        )
     drawn: list[Part] = []
     if found.drawn:
         drawn = [Line("single paths, drawn at random", "bold"), Grid(*drawn_rows(found)), Line(DRAWN, "dim")]
@@ -40,17 +33,30 @@ def sheets(found: PathLengths) -> list[Sheet]:
         Grid(*rows(found)),
         Line(LEGEND, "dim"),
         *drawn,
-        Line(f"Lengths pull together by {found.alignment:.0%} (|sum| over the sum of sizes). {checks}"),
+        Line(checks(found)),
     ]
     return [Sheet(f"paths: {found.model}", body)]
 
 
-def rows(found: PathLengths) -> tuple[list[str], list[list[str]]]:
+def checks(found: PathLengths) -> str:
+    """How far lengths pull together, and how exact all this is."""
+    said = f"Lengths pull together by {found.alignment:.0%} (|sum| over the sum of sizes). "
+    said += f"All lengths together miss the output by {found.error:.0e} of its size."
+    if found.form == "attention":
+        return said
+    missed = "all" if found.response_error > 1 else f"{found.response_error:.0%}"
+    return said + (
+        f" Frozen, the model is exact on these inputs alone: when its tokens are nudged by 1%, it misses {missed} of "
+        "the change, because attention and norms react too."
+    )
+
+
+def rows(found: PathLengths, most: int = 25) -> tuple[list[str], list[list[str]]]:
     """Column names and cells, one row for each length; in deep models some of them."""
     names = ["length", "paths", "of all", "share", "size", "cosine", "residual"]
     counts = found.counts
     cells = []
-    for k in sampled(found.depth + 1, 25):
+    for k in sampled(found.depth + 1, most):
         row = [str(k), count(float(counts.log10_counts[k])), portion(float(counts.log10_shares[k]))]
         size = float(found.norm[k])
         row += [percent(float(found.share[k])), f"{size:.2g}"]

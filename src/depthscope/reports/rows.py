@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -54,32 +55,43 @@ def over_batches(scan: Scan) -> str:
 
 def table(scan: Scan, most: int = 13, without: Sequence[str] = ()) -> tuple[list[str], list[list[str]]]:
     """Column names and cells, a few blocks from the first to the last. without: columns that are left out."""
-    columns: dict[str, list[float]] = {"t_sim": scan.states["t_sim"].tolist(), "t_div": scan.states["t_div"].tolist()}
-    columns |= {name: values.tolist() for name, values in hidden(scan).items()}
+    names, rows = columns(scan)
+    kept = [k for k, name in enumerate(names) if name not in without]
+    sized = 3 if scan.sizes else 1  # columns of whole numbers
+
+    def cell(k: int, block: int) -> str:
+        value = rows[block][k]
+        return str(value) if k < sized or isinstance(value, str) else _cell(float(value), block)
+
+    return [names[k] for k in kept], [[cell(k, i) for k in kept] for i in sampled(scan.depth + 1, most)]
+
+
+def columns(scan: Scan) -> tuple[list[str], list[list[float | int | str]]]:
+    """Column names and numbers, a row for every state; - where the mean token is zero and nothing multiplies it."""
+    found: dict[str, list[Any]] = {"t_sim": scan.states["t_sim"].tolist(), "t_div": scan.states["t_div"].tolist()}
+    found |= {name: values.tolist() for name, values in hidden(scan).items()}
     if "t_cos" in scan.states:
-        columns["t_cos"] = scan.states["t_cos"].tolist()
+        found["t_cos"] = scan.states["t_cos"].tolist()
     for step in scan.step_names:
         row = scan.steps[step]
         if "xi_1" in row and not step.endswith("_norm") and step != "other":
-            columns[f"x {step}".replace("attention", "attn")] = [math.nan, *(row["xi_1"] / row["xi_2"]).tolist()]
+            found[f"x {step}".replace("attention", "attn")] = ["", *(row["xi_1"] / row["xi_2"]).tolist()]
     for name in ("delta", "lambda_2", "omega", "attention_entropy"):
         if name in scan.heads:
-            columns[name.removeprefix("attention_")] = [math.nan, *scan[name].tolist()]
+            found[name.removeprefix("attention_")] = ["", *scan[name].tolist()]
     if "gradient_norm" in scan.gradients:
-        columns["gradient"] = [math.nan, *scan.gradients["gradient_norm"].tolist()]
-    columns = {name: values for name, values in columns.items() if name not in without}
+        found["gradient"] = ["", *scan.gradients["gradient_norm"].tolist()]
     floor = floor_of(scan.dtype)
     means = scan.states["t_sim"].tolist()
     centred = [False, *(means[i] < floor for i in range(scan.depth))]  # the input of block i + 1 has no mean
 
-    def cell(name: str, block: int) -> str:
+    def value(name: str, block: int) -> float | str:
         growth = name.startswith("x ") or name == "omega"
-        return "-" if growth and centred[block] else _cell(columns[name][block], block)
+        return "-" if growth and centred[block] else found[name][block]
 
-    shown = sampled(scan.depth + 1, most)
-    sizes = [[str(i), *map(str, scan.sizes[i] if scan.sizes else [])] for i in range(scan.depth + 1)]
     names = ["block", "n", "d"] if scan.sizes else ["block"]
-    return [*names, *columns], [[*sizes[i], *(cell(name, i) for name in columns)] for i in shown]
+    sizes = [[i, *(scan.sizes[i] if scan.sizes else [])] for i in range(scan.depth + 1)]
+    return [*names, *found], [[*sizes[i], *(value(name, i) for name in found)] for i in range(scan.depth + 1)]
 
 
 def hidden(scan: Scan) -> dict[str, Tensor]:

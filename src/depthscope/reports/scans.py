@@ -1,6 +1,5 @@
 """A scan: what was scanned, a chart of similarity over depth, the verdict, a table; with `before` both side by side."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +20,7 @@ from depthscope.reports.rows import (
     table,
 )
 from depthscope.reports.scan_plots import draw_scans
-from depthscope.reports.sheet import Bars, Curves, Grid, Line, Part, Sheet, notes
+from depthscope.reports.sheet import Bars, Grid, Line, Part, Sheet, notes
 from depthscope.scans.record import Scan
 from depthscope.traces.streams import ALONE
 
@@ -41,24 +40,19 @@ def sheets(scan: Scan) -> list[Sheet]:
 def sheet(scan: Scan) -> Sheet:
     """The scan of a stream, the main one where a model has several."""
     style = _style(scan)
-    series: dict[str, list[float]] = {
-        name: scan.states[name].tolist() for name in ("t_sim", "t_cos") if name in scan.states
-    }
     more = hidden(scan)
     legend = [SIZES] * bool(scan.sizes) + [LEGEND] + [REST] * bool(more)
     rest: list[Part] = []
     if "rest" in more:
-        series["t_sim rest"] = more["rest"].tolist()
-        rest = [Line("and without massive tokens", "bold"), Bars(series["t_sim rest"], style)]
+        rest = [Line("and without massive tokens", "bold"), Bars(more["rest"].tolist(), style)]
     body: list[Part] = [
         *([Line(all_streams(scan), "bold")] if scan.others else []),
         Line(header(scan), "dim"),
         *([Line(certain, "dim")] if (certain := over_batches(scan)) else []),
         Line("token similarity t_sim, block by block", "bold"),
-        Bars(series["t_sim"], style),
+        Bars(scan.states["t_sim"].tolist(), style),
         *rest,
         _verdict(scan),
-        Curves(series, "token similarity over depth"),
         Grid(*table(scan), gap=1),
         *_massive(scan),
         Line(" ".join(legend), "dim"),
@@ -74,7 +68,6 @@ def other(scan: Scan, main: Scan) -> Sheet:
     body: list[Part] = [
         Line(header(scan), "dim"),
         _verdict(scan),
-        Curves({"t_sim": scan.states["t_sim"].tolist()}, f"token similarity over depth, {scan.stream}", height=140),
         Grid(*table(scan, without=("t_cos", "entropy")), gap=1),
         *_massive(scan),
     ]
@@ -103,7 +96,6 @@ def comparison(before: Scan, after: Scan) -> Sheet:
     still = "nothing changed. This remedy starts as the plain model; it acts once trained."
     why = [still] if _unchanged(before, after) else []
     body: list[Part] = [
-        _curves([before, after]),
         Grid(names, cells, fold=None),
         Line(f"verdict: {verdicts}", "bold"),
         *notes(why),
@@ -114,16 +106,6 @@ def comparison(before: Scan, after: Scan) -> Sheet:
 
 def _unchanged(before: Scan, after: Scan) -> bool:
     return torch.allclose(before.states["t_div"], after.states["t_div"], rtol=1e-5)
-
-
-def together(scans: Sequence[Scan]) -> Sheet:
-    """The curves of several scans."""
-    return Sheet("Token similarity t_sim, together", [_curves(scans)])
-
-
-def _curves(scans: Sequence[Scan]) -> Curves:
-    series = {f"{i}: {called(scan)}": scan.states["t_sim"].tolist() for i, scan in enumerate(scans, start=1)}
-    return Curves(series, "t_sim of all scans", width=760, height=260)
 
 
 def draw(scan: Scan, figure: Any) -> None:

@@ -1,4 +1,4 @@
-"""How records are shown: the table of who shows which, and the one text, one page and one picture for all of them.
+"""How records are shown: the table of who shows which, and the one text and one picture for all of them.
 
 A module of reports tells about one kind of record: sheets(record), draw(record, figure), the SIZE of a new figure (or
 a function that gives it), and the WIDTH of its text. They are imported when such a record is shown.
@@ -11,9 +11,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from depthscope.errors import MissingExtraError, UsageError
+from depthscope.errors import MissingExtraError
 from depthscope.files import whole_file
 from depthscope.records import Record
+from depthscope.reports.story import Tone
 
 MODULES = {
     "depthscope.scan": "scans",
@@ -30,12 +31,7 @@ MODULES = {
     "depthscope.bench": "benches",
     "depthscope.monitor": "monitors",
 }
-CSS = (
-    "body{font-family:system-ui,sans-serif;max-width:980px;margin:2em auto;padding:0 1em;color:#222}"
-    ".ds-scan table{border-collapse:collapse;font-size:13px;margin:.6em 0}"
-    ".ds-scan td,.ds-scan th{padding:2px 9px;text-align:right;border-bottom:1px solid #eee}"
-    ".ds-scan .dim{color:#666;font-size:13px}.ds-scan{margin-bottom:2.5em}.ds-note{color:#935116}"
-)
+TONES: dict[str, Tone] = {"green": "good", "yellow": "warn", "red": "bad"}  # of the styles of sheets
 
 
 def module_for(record: Record) -> ModuleType:
@@ -60,9 +56,19 @@ def text(record: Record, width: int | None = None) -> str:
     return console.file.getvalue().rstrip()  # type: ignore[attr-defined]
 
 
-def html(record: Record) -> str:
-    """A fragment of HTML without outside references."""
-    return "".join(sheet.html() for sheet in module_for(record).sheets(record))
+def html(record: Record) -> str | None:
+    """A card for notebooks; None, so that they show the text, where jinja2 is missing."""
+    from depthscope.reports.pages.card import card
+
+    return card(record)
+
+
+def html_of_words(title: str, status: str, said: list[str]) -> str | None:
+    """The same of words alone, in the colour of their status."""
+    from depthscope.reports.pages.card import short_card
+    from depthscope.reports.scans import STYLE
+
+    return short_card(title, status, TONES[STYLE.get(status, "red")], said)
 
 
 def markdown(record: Record) -> str:
@@ -97,25 +103,4 @@ def picture(record: Record, to: str | Path) -> Path:
     figure = record.draw()
     with whole_file(to) as part:
         figure.savefig(part, dpi=140)
-    return Path(to)
-
-
-def page(*records: Record, to: str | Path) -> Path:
-    """Write records into one HTML page that needs nothing else: the curves of all scans together, then each record."""
-    if not records or not all(isinstance(one, Record) for one in records):
-        got = ", ".join(type(one).__name__ for one in records) or "nothing"
-        raise UsageError(f"report: give one or more records, made by ds.scan or another verb; got {got}.")
-    body = "".join(one._repr_html_() for one in records)
-    scans: list[Any] = [one for one in records if one.FORMAT == "depthscope.scan"]
-    if len(scans) > 1:
-        from depthscope.reports.scans import together
-
-        body = together(scans).html() + body
-    with whole_file(to) as part:
-        part.write_text(
-            f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>depthscope report</title>'
-            f"<style>{CSS}</style></head>"
-            f"<body><h1>depthscope</h1><p>Where do the tokens grow alike, and why?</p>{body}</body></html>",
-            encoding="utf-8",
-        )
     return Path(to)

@@ -12,7 +12,8 @@ from depthscope.errors import MissingExtraError, RecordError, UnknownNameError
 from depthscope.records import FORMATS, Record, apart, since
 from depthscope.registry import TABLES, unknown
 from depthscope.scans.exceptions import Massive
-from depthscope.scans.verdict import Verdict, judge
+from depthscope.scans.verdict import judge
+from depthscope.scans.verdict_record import Verdict
 from depthscope.traces.streams import ALONE
 
 PAIR = "depthscope.scans"  # the format of a scan with `before`
@@ -125,6 +126,13 @@ class Scan(Record):
         if name not in self.steps["block"]:
             raise UnknownNameError("scan: " + unknown("step quantity", name, self.steps["block"]))
         return {step: self.steps[step][name] for step in self.step_names}
+
+    def gist(self) -> str:
+        """What was scanned, and the verdict in a few words."""
+        stream = "" if self.stream == ALONE else f", {self.stream}"
+        more = f" and {len(self.others)} more streams" if self.others else ""
+        was = f"{self.before.verdict.gist()} -> " if self.before is not None else ""
+        return f"{self.title}{stream}, {self.depth} blocks{more}: {was}{self.verdict.gist()}"
 
     def derived(self) -> dict[str, Any]:
         return {"verdict": self.verdict}

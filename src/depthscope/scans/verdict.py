@@ -7,52 +7,22 @@ factor from block to block. The rules are tried in their order, and the first th
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from depthscope.later import ADVISES
-from depthscope.records import plain
 from depthscope.scans import words
 from depthscope.scans.evidence import DISAGREE, DIVERSE, FAST, GONE, LOST, Evidence, evidence_of, stays
 from depthscope.scans.shares import driver_of, growth_shares
+from depthscope.scans.verdict_record import Status, Verdict
 
 if TYPE_CHECKING:
     from depthscope.scans.record import Scan
 
-Status = Literal["diverse", "escalating", "collapsed", "at the numerical floor", "vanished", "not a number"]
-
 BY_SCORE = "No fix needed if it learned: judge it by its score."
 TRAINS = "No fix needed: models like this train."
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """status, the block where it happens, what drives it with its share, and what to do."""
-
-    status: Status
-    block: int | None
-    step: str | None
-    t_div: float  # of all tokens, mean over sequences
-    pace: float  # diversity shrinks by this factor per block, over the last quarter before `block` or the end
-    driver: str
-    shares: dict[str, float]  # of the growth of similarity: attention, ffn, norms, embeddings, biases
-    fix_needed: bool
-    text: str
-    advice: str
-    diversity: float = math.nan  # t_div without what hides it: massive tokens, outliers, shared channels
-    rank: float = math.nan  # directions in which ordinary tokens differ, median over sequences
-    sequences_collapsed: int = 0
-    massive: tuple[int, ...] = ()  # positions that are massive in some block
-
-    def __str__(self) -> str:
-        return f"{self.status}: {self.text} {self.advice}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
-        return plain(self)
 
 
 def floor_of(dtype: str) -> float:

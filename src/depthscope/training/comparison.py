@@ -81,5 +81,10 @@ class Comparison(Record):
         corrected = holm([test.p for *_, test in found])
         return [Difference(*pair, p) for pair, p in zip(found, corrected, strict=True)]
 
+    def gist(self) -> str:
+        name = self.score.name
+        arms = ", ".join(f"{lane.arm.name} {self.score.words(lane.mean('test', name))}" for lane in self.lanes)
+        return f"{self.task}, {len(self.seeds)} seed{'' if len(self.seeds) == 1 else 's'}, test {name}: {arms}"
+
     def derived(self) -> dict[str, Any]:
         return {"differences": self.differences()}

@@ -51,6 +51,9 @@ class Run(Record):
         """The settings of another run that are not those of this one."""
         return differences(self.settings(), other.settings())
 
+    def gist(self) -> str:
+        return f"{self.task}, {self.build.depth} blocks: {self}"
+
     def __str__(self) -> str:
         """One line: how it ended, and what was measured on each split."""
         results = (f"{split} {_in_words(one)}" for split, one in self.final.items())
