@@ -13,7 +13,7 @@ METRICS = (
 def test_public_names() -> None:
     assert sorted(ds.__all__) == sorted(
         (
-            "scan forecast advise fix_ without_ ablate paths bounds spectrum compare reproduce report load Scan Forecast Ablations Spectrum "
+            "scan forecast advise fix_ fixes without_ ablate paths bounds spectrum compare reproduce report load Scan Forecast Ablations Spectrum "
             "PathLengths Bounds Comparison "
             "metrics theory models remedies experiments errors"
         ).split()

@@ -17,7 +17,7 @@ from depthscope.forecasts.advise import advise
 from depthscope.forecasts.forecast import forecast
 from depthscope.forecasts.record import Forecast
 from depthscope.records import LATER, Record, load
-from depthscope.remedies.fix import fix_
+from depthscope.remedies.fix import fix_, fixes
 from depthscope.reports.show import page
 from depthscope.scans.record import Scan
 from depthscope.scans.scan import scan
@@ -66,6 +66,7 @@ __all__ = [
     "forecast",
     "advise",
     "fix_",
+    "fixes",
     "without_",
     "ablate",
     "compare",

@@ -103,3 +103,7 @@ def said_by(verb: str) -> collections.abc.Iterator[None]:
 
 class TheoryWarning(DepthscopeError, UserWarning):  # noqa: N818, warns unless python -W error
     """A formula was asked for where its theorem does not apply."""
+
+
+class FixLostWarning(DepthscopeError, UserWarning):  # noqa: N818, warns unless python -W error
+    """A fix is not, or will not be, in a model that was copied or saved."""

@@ -28,6 +28,11 @@ def settings_of(model: nn.Module, wrappers: list[nn.Module]) -> dict[str, Any] |
     return {"backend": backend, "dynamic": getattr(context, "_dynamic", None)} if callable(backend) else None
 
 
+def is_exporting() -> bool:
+    """Whether torch.export writes down what runs."""
+    return getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)()  # older torch knows the second
+
+
 class OneGraph:
     """In the place of a model's forward: compiled where allowed() says so, for the pass that runs, else as it was.
 

@@ -34,6 +34,7 @@ class Pass:
     form: Any = None  # of the remedy
     way: Any = None  # in which the model is called
     may_compile: bool = False  # in one graph with the model
+    in_graph: bool = False  # it is written down by torch.export: sizes are symbols, numbers are not there
     calls: Counter[str] = field(default_factory=Counter)  # of modules inside checkpoints
     is_rerun: bool = False  # a block runs again by itself, in the backward pass
 
@@ -60,6 +61,8 @@ class Pass:
 
     def padding_of(self, X: Tensor) -> Padding:
         """The mask (B, n) of the tokens X (B, n, d), which come after those in the cache; told once for each length."""
+        if self.in_graph:
+            return Padding(self.padding.named)
         shape = X.shape[0], X.shape[-2]
         if shape not in self.told:
             named = self.padding.named

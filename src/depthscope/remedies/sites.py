@@ -98,6 +98,11 @@ class ForThePass(Site):
         super().__init__(meets, spans)
         self.guard: Watcher | None = None
 
+    def paths(self) -> set[str]:
+        """All modules of the blocks: any may hold a matrix."""
+        model, blocks = self.meets.model, {span.block for span in self.spans}
+        return {path for block in blocks for path, _ in model.get_submodule(block).named_modules(prefix=block)}
+
     def begin(self) -> None:
         refuse_checkpointing(self.meets)
         refuse_sharding(self.meets)
