@@ -48,6 +48,10 @@ class Copies:
     def name_of_child(self) -> str | None:
         return self._name if self._own else None
 
+    def are_at(self, places: Iterable[str]) -> bool:
+        """Whether there is one copy for each of these places, and no other; or one remedy for all."""
+        return not self._own or {_key(place) for place in places} == set(self._own)
+
     def __getitem__(self, place: str) -> Any:
         return self._own[_key(place)] if self._own else self.one
 

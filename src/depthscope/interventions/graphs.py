@@ -29,8 +29,9 @@ def settings_of(model: nn.Module, wrappers: list[nn.Module]) -> dict[str, Any] |
 
 
 def is_exporting() -> bool:
-    """Whether torch.export writes down what runs."""
-    return getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)()  # older torch knows the second
+    """Whether torch.export or torch.jit.trace writes down what runs, as a graph without Python."""
+    exports = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)()  # older torch knows the second
+    return exports or torch.jit.is_tracing()
 
 
 class OneGraph:

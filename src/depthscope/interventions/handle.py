@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from depthscope.errors import HookError, UsageError
 from depthscope.interventions.blocks import Blocks
-from depthscope.interventions.compiled import eager_calls
+from depthscope.interventions.compiled import compiles_around, eager_calls
 from depthscope.interventions.graphs import OneGraph, is_exporting
 from depthscope.interventions.hooks import Hook
 from depthscope.interventions.passes import Pass
@@ -102,6 +102,7 @@ class Handle(Blocks):
                 f"{self} belongs to another model, of which this {type(model).__name__} is a shallow copy. "
                 f"Take copy.deepcopy(model), or copy the plain model and call {self.called} on the copy."
             )
+        self._refuse_compiled()
         self._refuse_second_pass()
         self.reruns.forget_dead()
         known = list(self.others)
@@ -111,6 +112,14 @@ class Handle(Blocks):
         if not self.is_off:
             self._pass.paths.enter_context(slow_path())
             self._site.begin()  # type: ignore[union-attr]
+
+    def _refuse_compiled(self) -> None:
+        if compiles_around() and not is_exporting():
+            raise UsageError(
+                f"{type(self.model).__name__} was compiled after {self.called}, or around it: what torch.compile makes "
+                f"does not call its hooks. Undo, compile, then change the compiled model: compiled = "
+                f"torch.compile(model); ds.{self.called}(compiled, ...)."
+            )
 
     def _refuse_second_pass(self) -> None:
         if self._pass is None:

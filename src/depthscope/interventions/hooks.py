@@ -10,16 +10,20 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 
-from depthscope.errors import DepthscopeError, FixLostWarning, name_caller
+from depthscope.errors import DepthscopeError, FixLostWarning, UsageError, name_caller
 from depthscope.traces.modules import modules_in
 
 TABLES = {  # of hooks, and of what torch notes of each by its number
     "_forward_pre_hooks": ("_forward_pre_hooks_with_kwargs",),
     "_forward_hooks": ("_forward_hooks_with_kwargs", "_forward_hooks_always_called"),
 }
-COMPILED_LATER = "depthscope changes this model by hooks: compile first, then call fix_ on the compiled model"
+COMPILED_LATER = (
+    "depthscope changes this model by hooks: compile first, then call fix_ on the compiled model, or export "
+    "with strict=False"
+)
 
 
 class Hook:
@@ -35,6 +39,8 @@ class Hook:
         owner = self.depthscope_fix
         if owner is not None and owner.graph is not None and owner.graph.tracing:
             return None  # the model's code is being compiled, or was: hooks of the graph act in it
+        if torch.compiler.is_dynamo_compiling():  # in one graph an error of its own; else this runs outside of it
+            raise UsageError(COMPILED_LATER)
         compiler = sys.modules.get("torch._dynamo")  # slow to load, and not there unless somebody compiles
         if compiler is None:
             return self._ran(*args)
@@ -52,6 +58,16 @@ class Hook:
         except DepthscopeError as error:
             name_caller(error, owner.called)
             raise
+
+    @property
+    def __name__(self) -> str:
+        """For torch.jit.script, which compiles hooks by their source and asks for this first."""
+        if "/jit/" in sys._getframe(1).f_code.co_filename.replace("\\", "/"):
+            raise UsageError(
+                f"{self.depthscope_fix} acts by hooks in Python, which torch.jit.script cannot compile. Call the model "
+                "once, then take torch.export.export(model, inputs) or torch.jit.trace(model, inputs)."
+            )
+        return "depthscope_hook"
 
     def __getstate__(self) -> dict[str, Any]:
         carried = isinstance(self.call, str) and self.depthscope_fix is not None and not self.depthscope_fix.led

@@ -71,8 +71,8 @@ class Memory:
         first, version = _left(cache)
         if kept.left[0]() is not first() or kept.left[1] != version:
             raise UsageError(
-                f"{remedy} keeps sums beside the {_called(cache)}; the cache was reordered, cropped or moved "
-                "since (beam search, assisted generation). Pass use_cache=False, or generate without beams."
+                f"{remedy} keeps sums beside the {_called(cache)}; the cache was reordered, cropped or moved since "
+                "(beam search, assisted generation). Pass use_cache=False, or generate without beams and assistant."
             )
         return kept.sums
 

@@ -40,9 +40,9 @@ class Fix(Handle):
 
     def __init__(self, entry: Entry, remedy: nn.Module, at: str, causal: str, group: Any, mask: Any) -> None:
         self.at, self.causal, self.group, self.mask = at, causal, group, mask
-        self.asked = entry.blocks
+        self.asked = replace(entry, wrappers=[])
         if next(remedy.parameters(), None) is not None or at in ("weights", "values"):  # places that last: known now
-            entry = replace(entry, blocks=entry.names())
+            entry = replace(entry, blocks=entry.names(), stream=None)
         self.copies = placed(entry.model, remedy, at, list(entry.blocks or ()))
         super().__init__(entry)
 
@@ -106,7 +106,8 @@ class Fix(Handle):
             "remedy": type(self.remedy).__name__,
             "settings": settings(),
             "at": self.at,
-            "blocks": None if self.others else list(self.blocks) or None,  # streams are found again, each in its form
+            # streams are found again, each in its own form
+            "blocks": None if self.others or self.entry.stream else list(self.blocks) or None,
             "stream": self.entry.stream,
             "causal": self.causal,
         }
@@ -127,11 +128,14 @@ class Fix(Handle):
 
     def forget(self) -> None:
         super().forget()
-        self.forms, known = Forms(self), self.entry.blocks
-        if self.copies.child is not None and (now := replace(self.entry, blocks=self.asked).names()) != known:
+        self.forms = Forms(self)
+        if self.copies.child is None or self.at == "weights":  # matrices are looked for by their site
+            return
+        now = self.asked.names()
+        if not self.copies.are_at(now):
             raise UsageError(
-                f"{self.remedy} has a copy for each of the blocks that it was made for, {len(known or ())}; "
-                f"{type(self.model).__name__} has {len(now)} others now. Undo the fix and call fix_ again."
+                f"{self.remedy} has a copy for each of the blocks that it was made for; "
+                f"{type(self.model).__name__} has {len(now)} now, and not the same. Undo the fix and call fix_ again."
             )
 
     def site(self, spans: list[Span]) -> Site:

@@ -122,6 +122,13 @@ class InWeights(ForThePass):
     def __init__(self, meets: Any, spans: list[Span]) -> None:
         super().__init__(meets, spans)
         self.matrices = matrices(meets.model, [span.block for span in dict.fromkeys(spans)])
+        if not self.matrices or not meets.copies.are_at(matrix.path for matrix in self.matrices):
+            self.remove()
+            raise UsageError(
+                f"{meets.remedy} must find the matrices that it was made for; in {type(meets.model).__name__} some "
+                "were replaced since (by quantised ones, adapters, parametrizations). Undo the fix, and call fix_ "
+                "again on the model as it is now."
+            )
 
     def begin(self) -> None:
         super().begin()
