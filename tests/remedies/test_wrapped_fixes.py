@@ -59,7 +59,9 @@ def test_half_precision_and_modes(name: str, learnable: bool) -> None:
 
 @pytest.mark.usefixtures("alone")
 @over(
-    "remedy", [R.DeEscalate(0.7, learnable=True)], long=[R.DeEscalate(0.7), R.SigmaReparam(0.5), R.CentredAttention()]
+    "remedy",
+    [R.FeatScale(16, s=0.5, t=-0.3), R.DeEscalate(0.7)],
+    long=[R.SigmaReparam(0.5, learnable=False), R.CentredAttention()],
 )
 def test_ddp_and_fsdp_around_a_fixed_model(remedy: nn.Module) -> None:
     from torch.distributed.fsdp import fully_shard

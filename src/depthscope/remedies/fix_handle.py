@@ -99,11 +99,12 @@ class Fix(Handle):
 
     def describe(self) -> dict[str, Any]:
         """The fix as plain data, which fix_ accepts in place of a remedy; what was learned is in the state dict."""
-        settings = getattr(self.remedy, "settings", None)
+        given = self.copies.plain  # not the form that the last pass needed: the next may need another
+        settings = getattr(given, "settings", None)
         if settings is None:
-            raise UsageError(f"{self.called}: {type(self.remedy).__name__} has no settings() and cannot be described.")
+            raise UsageError(f"{self.called}: {type(given).__name__} has no settings() and cannot be described.")
         return {
-            "remedy": type(self.remedy).__name__,
+            "remedy": type(given).__name__,
             "settings": settings(),
             "at": self.at,
             # streams are found again, each in its own form
