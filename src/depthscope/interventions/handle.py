@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from depthscope.errors import HookError, UsageError
@@ -14,6 +15,8 @@ from depthscope.interventions.graphs import OneGraph, is_exporting
 from depthscope.interventions.hooks import Hook
 from depthscope.interventions.passes import Pass
 from depthscope.interventions.reruns import Reruns, in_backward
+from depthscope.interventions.turns import Turn
+from depthscope.interventions.under_way import UnderWay
 from depthscope.traces.entry import Entry
 from depthscope.traces.slow_path import slow_path
 
@@ -33,7 +36,7 @@ class Handle(Blocks):
         entry = self.entry
         self.model, self.notes = entry.model, list(entry.notes)
         self.know_nothing()
-        self.fired, self.gone = 0, False
+        self.fired, self.gone, self._turn = 0, False, Turn()
         self.on_change: Callable[[Tensor, Tensor], None] | None = None  # told of tokens before and after, by a scan
         self._pass: Pass | None = None  # the one that is running
         self.reruns = Reruns()
@@ -95,15 +98,37 @@ class Handle(Blocks):
     # one forward pass
 
     def _start(self, model: nn.Module, args: tuple, kwargs: dict) -> None:
-        if self.surveying or self.gone:
+        if self.gone or (self.surveying and self._turn.is_mine):
             return
         if model is not self.model:
             raise UsageError(
                 f"{self} belongs to another model, of which this {type(model).__name__} is a shallow copy. "
                 f"Take copy.deepcopy(model), or copy the plain model and call {self.called} on the copy."
             )
+        if self.is_interrupted():
+            self.close()
+        mine = self._turn.take()
+        depth = self._turn.depth - 1
+        if not mine or self._pass is not None:
+            if mine:
+                self._turn.leave(depth)
+            raise UsageError(
+                f"one forward pass must end before the next; {self} was still in one. Threads need a copy of the model "
+                "each, copy.deepcopy(model); a model may not call itself."
+            )
+        watchers = torch._C._len_torch_function_stack()
+        try:
+            begun = self._open(model, args, kwargs)
+        except BaseException:
+            self.close()
+            self._turn.leave(depth)
+            raise
+        begun.call = UnderWay()
+        for place in range(watchers, torch._C._len_torch_function_stack()):
+            torch._C._get_function_stack_at(place).is_over = begun.call.is_over
+
+    def _open(self, model: nn.Module, args: tuple, kwargs: dict) -> Pass:
         self._refuse_compiled()
-        self._refuse_second_pass()
         self.reruns.forget_dead()
         known = list(self.others)
         self._pass = self.exported(args, kwargs) if is_exporting() else self.opened(args, kwargs)
@@ -112,6 +137,12 @@ class Handle(Blocks):
         if not self.is_off:
             self._pass.paths.enter_context(slow_path())
             self._site.begin()  # type: ignore[union-attr]
+        return self._pass
+
+    def is_interrupted(self) -> bool:
+        """Whether a pass of this thread was left from outside, so that no hook told of its end."""
+        now = self._pass
+        return now is not None and self._turn.is_mine and now.call is not None and now.call.is_over()
 
     def _refuse_compiled(self) -> None:
         if compiles_around() and not is_exporting():
@@ -121,18 +152,8 @@ class Handle(Blocks):
                 f"torch.compile(model); ds.{self.called}(compiled, ...)."
             )
 
-    def _refuse_second_pass(self) -> None:
-        if self._pass is None:
-            return
-        if self._pass.thread == threading.get_ident():
-            self.close()  # of a pass that was interrupted
-        raise UsageError(
-            f"one forward pass must end before the next; {self} was still in one. Where the last was interrupted, run "
-            "again; threads need a copy of the model each; a model may not call itself."
-        )
-
     def _end(self, _: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-        if self.surveying or self._pass is None:
+        if self.surveying or self._pass is None or not self._turn.is_mine:
             return
         done = self.close()
         if output is None or self.is_off:  # the pass failed, or there is nothing to check
@@ -147,10 +168,15 @@ class Handle(Blocks):
 
     def close(self) -> Pass:
         """End the pass: everything as before it."""
+        held = self._pass is not None and not self._pass.is_rerun
         done, self._pass = self._pass or Pass(), None
+        if done.call is not None:
+            done.call.forget()
         if self._site is not None:
             self._site.end()
         done.paths.close()
+        if held:
+            self._turn.leave(self._turn.depth - 1)  # last: others may begin now
         return done
 
     # what a site asks and tells

@@ -19,7 +19,7 @@ from depthscope.remedies.forms import Form, Forms
 from depthscope.remedies.paddings import Paddings
 from depthscope.remedies.placement import placed
 from depthscope.remedies.remedy import Remedy
-from depthscope.remedies.saving import InState, SavePretrained, save_fixes
+from depthscope.remedies.saving import BeforeState, InState, SavePretrained, save_fixes
 from depthscope.remedies.sites import site_of
 from depthscope.remedies.value_remedy import ValueRemedy
 from depthscope.remedies.weight_remedy import WeightRemedy
@@ -57,7 +57,11 @@ class Fix(Handle):
         self.along: list[Fix] = []  # fixes that were put back with it, from the same file
         super().set_up()
         SavePretrained.put(self.model)
-        self._undo.callback(self.model._register_state_dict_hook(InState()).remove)
+        for handle in (
+            self.model._register_state_dict_hook(InState()),
+            self.model.register_state_dict_pre_hook(BeforeState()),
+        ):
+            self._undo.callback(handle.remove)
 
     def __repr__(self) -> str:
         return f"{self.remedy} at {self.at}{' (LEAKS the future)' * self.leaks}"

@@ -87,6 +87,15 @@ class SavePretrained:
         return done
 
 
+class BeforeState:
+    """A hook before the state dict: a pass that was interrupted is ended, so that the weights are the model's own."""
+
+    def __call__(self, module: nn.Module, prefix: str, keep_vars: bool) -> None:
+        for fix in fixes_in(module):
+            if fix.is_interrupted():
+                fix.close()
+
+
 class InState:
     """A hook on the state dict of a fixed module: says so when a larger model is saved, which knows nothing of it."""
 
