@@ -19,7 +19,7 @@ from depthscope.remedies.forms import Form, Forms
 from depthscope.remedies.paddings import Paddings
 from depthscope.remedies.placement import placed
 from depthscope.remedies.remedy import Remedy
-from depthscope.remedies.saving import BeforeState, InState, SavePretrained, save_fixes
+from depthscope.remedies.saving import no_longer_tell, save_fixes, tell_when_saved
 from depthscope.remedies.sites import site_of
 from depthscope.remedies.value_remedy import ValueRemedy
 from depthscope.remedies.weight_remedy import WeightRemedy
@@ -56,12 +56,7 @@ class Fix(Handle):
         self._latest: Form | None = None  # in use, while a block runs again in the form of its own pass
         self.along: list[Fix] = []  # fixes that were put back with it, from the same file
         super().set_up()
-        SavePretrained.put(self.model)
-        for handle in (
-            self.model._register_state_dict_hook(InState()),
-            self.model.register_state_dict_pre_hook(BeforeState()),
-        ):
-            self._undo.callback(handle.remove)
+        tell_when_saved(self.model)
 
     def __repr__(self) -> str:
         return f"{self.remedy} at {self.at}{' (LEAKS the future)' * self.leaks}"
@@ -97,7 +92,7 @@ class Fix(Handle):
         """Take the remedy out, and what it has learned with it."""
         super().undo()
         self.copies.remove()
-        SavePretrained.take_away(self.model)
+        no_longer_tell(self.model)
         for one in reversed(self.along):
             one.undo()
 

@@ -59,20 +59,6 @@ class SavePretrained:
         self.model = model
         self.inner = vars(model).get("save_pretrained")  # where somebody else has set one
 
-    @classmethod
-    def put(cls, model: nn.Module) -> None:
-        if hasattr(model, "save_pretrained") and not isinstance(model.save_pretrained, cls):
-            model.save_pretrained = cls(model)  # type: ignore[assignment]
-
-    @classmethod
-    def take_away(cls, model: nn.Module) -> None:
-        """Unless there is another fix."""
-        own = vars(model).get("save_pretrained")
-        if isinstance(own, cls) and not any(fix.model is model for fix in fixes_in(model)):
-            del model.save_pretrained
-            if own.inner is not None:
-                model.save_pretrained = own.inner
-
     def __call__(self, save_directory: Any, *args: Any, **kwargs: Any) -> Any:
         save: Any = self.inner or type(self.model).save_pretrained.__get__(self.model)  # type: ignore[attr-defined]
         done = save(save_directory, *args, **kwargs)
@@ -111,3 +97,30 @@ class InState:
                 FixLostWarning,
                 2,
             )
+
+
+def tell_when_saved(model: nn.Module) -> None:
+    """Put all this into a model, once, however many fixes it has."""
+    if hasattr(model, "save_pretrained") and not isinstance(model.save_pretrained, SavePretrained):
+        model.save_pretrained = SavePretrained(model)  # type: ignore[assignment]
+    if not _numbers(model._state_dict_hooks, InState):  # a copy has them already
+        model._register_state_dict_hook(InState())
+        model.register_state_dict_pre_hook(BeforeState())
+
+
+def no_longer_tell(model: nn.Module) -> None:
+    """Take it away again, unless there is another fix."""
+    if any(fix.model is model for fix in fixes_in(model)):
+        return
+    own = vars(model).get("save_pretrained")
+    if isinstance(own, SavePretrained):
+        del model.save_pretrained
+        if own.inner is not None:
+            model.save_pretrained = own.inner
+    for hooks, kind in ((model._state_dict_hooks, InState), (model._state_dict_pre_hooks, BeforeState)):
+        for number in _numbers(hooks, kind):
+            del hooks[number]
+
+
+def _numbers(hooks: dict[int, Any], kind: type) -> list[int]:
+    return [number for number, hook in hooks.items() if isinstance(hook, kind)]
