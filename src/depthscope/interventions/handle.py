@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from depthscope.errors import HookError, UsageError
 from depthscope.interventions.blocks import Blocks
 from depthscope.interventions.compiled import compiles_around, eager_calls
-from depthscope.interventions.graphs import OneGraph, is_exporting
+from depthscope.interventions.graphs import Forward, OneGraph, is_exporting
 from depthscope.interventions.hooks import Hook
 from depthscope.interventions.passes import Pass
 from depthscope.interventions.reruns import Reruns, in_backward
@@ -35,6 +35,7 @@ class Handle(Blocks):
         """Begin to act on the model, of which nothing is known yet."""
         entry = self.entry
         self.model, self.notes = entry.model, list(entry.notes)
+        Forward.take_out(self.model)
         self.know_nothing()
         self.fired, self.gone, self._turn = 0, False, Turn()
         self.on_change: Callable[[Tensor, Tensor], None] | None = None  # told of tokens before and after, by a scan
