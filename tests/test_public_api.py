@@ -18,7 +18,7 @@ METRICS = (
 def test_public_names() -> None:
     assert sorted(ds.__all__) == sorted(
         (
-            "scan forecast advise fix_ without_ ablate paths bounds spectrum compare gate reproduce report load Monitor Scan Forecast Ablations Spectrum "
+            "scan forecast advise fix_ fixes without_ ablate paths bounds spectrum compare gate reproduce report load Monitor Scan Forecast Ablations Spectrum "
             "PathLengths Bounds Comparison Gate Advice "
             "metrics theory models remedies experiments integrations errors"
         ).split()

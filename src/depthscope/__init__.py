@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from depthscope.gates.record import Gate
     from depthscope.monitors.monitor import Monitor
     from depthscope.records import Record, load
-    from depthscope.remedies.fix import fix_
+    from depthscope.remedies.fix import fix_, fixes
     from depthscope.scans.record import Scan
     from depthscope.scans.scan import scan
     from depthscope.training.comparison import Comparison
@@ -41,6 +41,7 @@ PLACES = {  # public name -> module that defines it; the imports above say the s
     "forecast": "depthscope.forecasts.forecast",
     "advise": "depthscope.forecasts.advise",
     "fix_": "depthscope.remedies.fix",
+    "fixes": "depthscope.remedies.fix",
     "without_": "depthscope.ablations.without",
     "ablate": "depthscope.ablations.ablate",
     "paths": "depthscope.circuits.paths",
@@ -108,6 +109,7 @@ __all__ = [
     "forecast",
     "advise",
     "fix_",
+    "fixes",
     "without_",
     "ablate",
     "compare",

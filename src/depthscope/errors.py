@@ -111,3 +111,7 @@ class MonitorWarning(DepthscopeError, UserWarning):  # noqa: N818, warns unless 
 
 class PluginWarning(DepthscopeError, UserWarning):  # noqa: N818, warns unless python -W error
     """Something that another package offers could not be loaded."""
+
+
+class FixLostWarning(DepthscopeError, UserWarning):  # noqa: N818, warns unless python -W error
+    """A fix is not, or will not be, in a model that was copied or saved."""

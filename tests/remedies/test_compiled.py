@@ -1,5 +1,7 @@
 """Remedies at block_out in compiled models: one graph, the numbers and gradients of eager code, and undone."""
 
+import copy
+import pickle
 from collections.abc import Iterator
 
 import pytest
@@ -7,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import depthscope as ds
+from depthscope.errors import UsageError
 from loops import over
 
 R = ds.remedies
@@ -84,3 +87,29 @@ def test_padding_that_comes_later_is_honoured() -> None:
             compiled(X, attention_mask=mask)
         found = compiled(X, attention_mask=padded)
     torch.testing.assert_close(found[:, :6], expected[:, :6])
+
+
+def test_copies_of_a_model_that_is_one_graph_with_its_remedy() -> None:
+    """The graph stays with the first; a copy computes by itself, with its own weights."""
+    torch.manual_seed(0)
+    model = ds.models.classic(2, 32, 4)
+    compiled = torch.compile(model, backend="eager")
+    fix = ds.fix_(compiled, R.DeEscalate(0.5, learnable=True))
+    for _ in range(3):
+        before = compiled(X)
+    assert fix.graph is not None and "forward" in vars(model)
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        torch.testing.assert_close(twin(X), before)
+        assert "forward" not in vars(twin) and ds.fixes(twin)[0].fired == 2
+        with torch.no_grad():
+            for parameter in twin.parameters():
+                parameter.mul_(0.5)
+        assert not torch.allclose(twin(X), before, atol=1e-3)
+        ds.fixes(twin)[0].undo()
+        assert not any(m._forward_hooks or m._forward_pre_hooks for m in twin.modules())
+    torch.testing.assert_close(compiled(X), before)
+    around = copy.deepcopy(compiled)  # its handle does not know what is compiled around it
+    with pytest.raises(UsageError, match="was compiled after fix_, or around it"):
+        around(X)
+    fix.undo()
+    assert "forward" not in vars(model)

@@ -1,7 +1,5 @@
 """Where a fix could be silently wrong: blocks that are missed, passes that break off, copies."""
 
-import copy
-
 import pytest
 import torch
 import transformers as T
@@ -125,9 +123,6 @@ def test_a_pass_that_breaks_off_leaves_nothing_behind(remedy: nn.Module, error: 
     with pytest.raises(error):
         model(X)
     stop[0] = False
-    if error is KeyboardInterrupt:
-        with pytest.raises(UsageError, match="Where the last was interrupted, run again"):
-            model(X)
     assert torch.equal(model(X), fixed)
     stop[0] = True
     with pytest.raises(error):
@@ -137,18 +132,6 @@ def test_a_pass_that_breaks_off_leaves_nothing_behind(remedy: nn.Module, error: 
     assert torch.equal(model(X), before) and torch.backends.mha.get_fastpath_enabled()
     assert torch._C._len_torch_function_stack() == 0
     assert all(isinstance(p, nn.Parameter) for m in model.modules() for p in m._parameters.values() if p is not None)
-
-
-@over("remedy", [R.DeEscalate(0.5, learnable=True), R.GainControl(), R.SigmaReparam()])
-def test_a_copy_of_a_fixed_model_must_be_fixed_anew(remedy: nn.Module) -> None:
-    model = encoder()
-    fix = ds.fix_(model, remedy)
-    model(X).sum().backward()
-    twin = copy.deepcopy(model)
-    with pytest.raises(UsageError, match="belongs to another model, of which this TransformerEncoder is a copy"):
-        twin(X)
-    torch.testing.assert_close(model(X), model(X))
-    assert fix.fired
 
 
 def test_described_fixes_that_are_not() -> None:

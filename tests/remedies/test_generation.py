@@ -1,5 +1,8 @@
 """Generation with a key-value cache goes on where the last pass stopped."""
 
+import copy
+import weakref
+
 import pytest
 import torch
 import transformers as T
@@ -122,11 +125,12 @@ def test_what_cannot_go_on_from_a_cache_says_so() -> None:
         with pytest.raises(UsageError, match=r"in a key-value cache that was filled without it\. Pass use_cache=False"):
             model(IDS[:, 6:], past_key_values=before)
         cache = model(IDS[:, :6]).past_key_values
-        cache.reorder_cache(torch.tensor([1, 0]))
+        cache.crop(-2)
         with pytest.raises(UsageError, match="was reordered, cropped or moved since"):
             model(IDS[:, 6:], past_key_values=cache)
+        cache.reorder_cache(torch.tensor([1, 0]))  # which does not make it right
         with pytest.raises(UsageError, match="was reordered, cropped or moved since"):
-            model.generate(IDS, num_beams=3, max_new_tokens=4, pad_token_id=0, min_new_tokens=4)
+            model(IDS[:, 6:], past_key_values=cache)
     for remedy in (R.ContraNorm(over="prefix"), R.AttnScale()):
         with ds.fix_(model, remedy):
             cache = model(IDS[:, :6]).past_key_values
@@ -138,3 +142,39 @@ def test_what_cannot_go_on_from_a_cache_says_so() -> None:
         cache = model(IDS[:, :6]).past_key_values
         with pytest.raises(UsageError, match="must see the whole sequence"):
             model(IDS[:, 6:], past_key_values=cache)
+
+
+@over(
+    "remedy, build",
+    [(TOGETHER[0], gpt2), (TOGETHER[5], llama)],
+    long=[(remedy, build) for remedy in TOGETHER[1:] for build in BUILDS],
+)
+@torch.no_grad()
+def test_beams_with_a_cache_are_those_without(build, remedy: nn.Module) -> None:
+    """Beam search reorders the cache, and the sums of the fix with it; padding has counts of its own."""
+    model = build()
+    mask = torch.ones_like(IDS)
+    mask[1, :4] = 0
+    options = {"max_new_tokens": 5, "min_new_tokens": 5, "num_beams": 3, "pad_token_id": 0, "attention_mask": mask}
+    plain = model.generate(IDS, **options)
+    with ds.fix_(model, remedy), ds.fix_(model, R.DeEscalate(0.4), at="sa_sum"):
+        found = model.generate(IDS, return_dict_in_generate=True, output_scores=True, **options)
+        whole = model.generate(IDS, return_dict_in_generate=True, output_scores=True, use_cache=False, **options)
+    assert torch.equal(found.sequences, whole.sequences) and not torch.equal(found.sequences, plain)
+    for a, b in zip(found.scores, whole.scores, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+
+
+@torch.no_grad()
+def test_a_cache_with_a_fix_beside_it_is_freed_and_copied() -> None:
+    model = gpt2()
+    with ds.fix_(model, R.DeEscalate(0.7)):
+        cache = model(IDS[:, :6]).past_key_values
+        twin = copy.deepcopy(cache)
+        twin.reorder_cache(torch.tensor([1, 0]))  # the copy alone
+        torch.testing.assert_close(model(IDS[:, 6:], past_key_values=cache).logits, model(IDS).logits[:, 6:])
+        with pytest.raises(UsageError, match="that was filled without it"):
+            model(IDS[:, 6:], past_key_values=twin)
+        gone = weakref.ref(cache)
+        del cache
+        assert gone() is None  # at once, and not when garbage is collected

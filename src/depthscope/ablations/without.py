@@ -49,6 +49,7 @@ class Without(Handle):
 
     called = "without_"
     at = "its joints"
+    keeps = ("names", "parts")
 
     def __init__(self, entry: Entry, names: tuple[str, ...]) -> None:
         self.names = names

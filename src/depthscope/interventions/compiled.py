@@ -4,6 +4,7 @@ What fits in one graph with the change is compiled anew, by the wrapper's own se
 without the change is kept for later.
 """
 
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -27,6 +28,19 @@ def eager_calls(model: nn.Module, wrappers: list[nn.Module]) -> Iterator[None]:
             module._compiled_call_impl = None
             stack.callback(setattr, module, "_compiled_call_impl", call)
         yield
+
+
+def compiles_around() -> bool:
+    """Whether torch.compile runs or compiles what calls this, and was not told to stand aside."""
+    compiler = sys.modules.get("torch._dynamo.eval_frame")
+    if compiler is None or compiler._stance.stance == "force_eager":
+        return False
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "compile_wrapper" and frame.f_code.co_filename == compiler.__file__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def is_compiled(module: nn.Module) -> bool:

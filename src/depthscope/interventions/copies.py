@@ -39,6 +39,19 @@ class Copies:
         self._own.to(device=near.device if near is not None else None, dtype=near.dtype if near is not None else None)
         model.add_module(self._name, self._own.train(model.training))
 
+    @property
+    def child(self) -> nn.ModuleDict | None:
+        """The child of the model that holds the copies, where there are any."""
+        return self._own if self._own else None
+
+    @property
+    def name_of_child(self) -> str | None:
+        return self._name if self._own else None
+
+    def are_at(self, places: Iterable[str]) -> bool:
+        """Whether there is one copy for each of these places, and no other; or one remedy for all."""
+        return not self._own or {_key(place) for place in places} == set(self._own)
+
     def __getitem__(self, place: str) -> Any:
         return self._own[_key(place)] if self._own else self.one
 

@@ -7,13 +7,13 @@ change. Where it cannot be, the pass runs eagerly and a note says why.
 
 import types
 from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from depthscope.interventions.compiled import compiled_in_place, is_compiled
+from depthscope.interventions.hooks import Hook
 
 
 def settings_of(model: nn.Module, wrappers: list[nn.Module]) -> dict[str, Any] | None:
@@ -26,6 +26,12 @@ def settings_of(model: nn.Module, wrappers: list[nn.Module]) -> dict[str, Any] |
     while hasattr(backend, "_torchdynamo_orig_backend"):
         backend = backend._torchdynamo_orig_backend
     return {"backend": backend, "dynamic": getattr(context, "_dynamic", None)} if callable(backend) else None
+
+
+def is_exporting() -> bool:
+    """Whether torch.export or torch.jit.trace writes down what runs, as a graph without Python."""
+    exports = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)()  # older torch knows the second
+    return exports or torch.jit.is_tracing()
 
 
 class OneGraph:
@@ -42,14 +48,9 @@ class OneGraph:
         self.own = "forward" in vars(model)
         self.tracing = self.gave_up = False
         self.compiled = torch.compile(_fresh(model.forward), fullgraph=True, **settings)
+        model.forward = Forward(model, self)  # type: ignore[assignment]
 
-        @wraps(self.plain)
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            return self._ran(*args, **kwargs)
-
-        model.forward = forward
-
-    def _ran(self, *args: Any, **kwargs: Any) -> Any:
+    def ran(self, *args: Any, **kwargs: Any) -> Any:
         if self.gave_up or torch._C._len_torch_function_stack() or not self.allowed():
             return self.plain(*args, **kwargs)
         self.tracing = True
@@ -74,6 +75,30 @@ class OneGraph:
             del self.model.forward
 
 
+class Forward:
+    """A model's forward while there is a graph. A copy of the model has its own, without one."""
+
+    def __init__(self, model: nn.Module, graph: OneGraph | None = None) -> None:
+        self.model, self.graph = model, graph
+        self.__wrapped__ = type(model).forward.__get__(model) if graph is None else graph.plain  # its signature
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__wrapped__(*args, **kwargs) if self.graph is None else self.graph.ran(*args, **kwargs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"model": self.model}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["model"])  # type: ignore[misc]
+
+    @classmethod
+    def take_out(cls, model: nn.Module) -> None:
+        """Give a copy of a model its own forward back."""
+        own = vars(model).get("forward")
+        if isinstance(own, cls) and own.graph is None:
+            del model.forward
+
+
 def _fresh(forward: Callable[..., Any]) -> Callable[..., Any]:
     """A function of code of its own: what torch.compile keeps, it keeps by code, whoever calls it."""
 
@@ -84,10 +109,17 @@ def _fresh(forward: Callable[..., Any]) -> Callable[..., Any]:
     return types.FunctionType(code, call.__globals__, code.co_name, None, call.__closure__)
 
 
-def in_graph(graph: OneGraph, copies: Any, block: str) -> Callable[..., Any]:
+class InGraph(Hook):
     """The hook by which the remedy of a block acts on the tokens that the block gives, inside the graph alone."""
 
-    def hook(module: nn.Module, args: tuple, output: Tensor) -> Tensor | None:
-        return copies[block](output) if graph.tracing else None
+    def __init__(self, owner: Any, copies: Any, block: str) -> None:
+        super().__init__(owner, "")
+        self.copies, self.block = copies, block
 
-    return hook
+    def __call__(self, module: nn.Module, args: tuple, output: Tensor) -> Tensor | None:
+        owner = self.depthscope_fix
+        acts = owner is not None and owner.graph is not None and owner.graph.tracing
+        return self.copies[self.block](output) if acts else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"depthscope_fix": None, "call": ""}  # a graph is not carried along

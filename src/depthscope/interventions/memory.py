@@ -17,6 +17,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from depthscope.errors import UsageError
 from depthscope.interventions.means import Running
+from depthscope.interventions.reordering import Reordering, reordered
 from depthscope.traces.caches import cache_in, is_cache, is_filled, is_segment_memory, length_held, tensors_held
 from depthscope.traces.installed import fixes_in
 
@@ -68,13 +69,23 @@ class Memory:
                 f"{remedy} must see the whole sequence; a part of it is in a {_called(cache)}"
                 f"{'' if kept else ' that was filled without it'}. Pass use_cache=False."
             )
-        first, version = _left(cache)
-        if kept.left[0]() is not first() or kept.left[1] != version:
+        if not self.is_left(cache):
             raise UsageError(
-                f"{remedy} keeps sums beside the {_called(cache)}; the cache was reordered, cropped or moved "
-                "since (beam search, assisted generation). Pass use_cache=False, or generate without beams."
+                f"{remedy} keeps sums beside the {_called(cache)}; the cache was reordered, cropped or moved since, by "
+                "hand or by assisted generation. Pass use_cache=False, or generate without an assistant."
             )
         return kept.sums
+
+    def is_left(self, cache: Any) -> bool:
+        """Whether a cache is as the last pass has left it."""
+        kept = self._kept.get(anchor_of(cache))
+        first, version = _left(cache) if kept is not None else (None, None)
+        return kept is not None and first is not None and kept.left[0]() is first() and kept.left[1] == version
+
+    def reorder(self, cache: Any, order: Tensor) -> None:
+        """The sequences of a cache are in another order now, order (B,)."""
+        kept = self._kept[cache]
+        self._kept[cache] = _Kept([[reordered(one, order) for one in call] for call in kept.sums], _left(cache))
 
     def _of_segments(self, memory: Any, remedy: Any) -> Sums:
         self._refuse_sharing()
@@ -122,6 +133,8 @@ class Memory:
         if anchor is None:
             return None
         self._kept[anchor] = _Kept(sums, _left(cache_in(arguments) if cache is None else cache))
+        if is_cache(anchor):
+            Reordering.tells(anchor, self)
         return anchor
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from depthscope.interventions.means import Stretch
 from depthscope.interventions.memory import Sums
 from depthscope.interventions.pass_padding import Known, PassPadding, Told
+from depthscope.interventions.under_way import UnderWay
 from depthscope.traces.whose_padding import Padding
 
 
@@ -34,6 +35,8 @@ class Pass:
     form: Any = None  # of the remedy
     way: Any = None  # in which the model is called
     may_compile: bool = False  # in one graph with the model
+    in_graph: bool = False  # it is written down by torch.export: sizes are symbols, numbers are not there
+    call: UnderWay | None = None  # of the model
     calls: Counter[str] = field(default_factory=Counter)  # of modules inside checkpoints
     is_rerun: bool = False  # a block runs again by itself, in the backward pass
 
@@ -50,6 +53,7 @@ class Pass:
             entered=set(),
             fired=set(),
             paths=ExitStack(),
+            call=None,
             is_rerun=True,
         )
 
@@ -60,6 +64,8 @@ class Pass:
 
     def padding_of(self, X: Tensor) -> Padding:
         """The mask (B, n) of the tokens X (B, n, d), which come after those in the cache; told once for each length."""
+        if self.in_graph:
+            return Padding(self.padding.named)
         shape = X.shape[0], X.shape[-2]
         if shape not in self.told:
             named = self.padding.named

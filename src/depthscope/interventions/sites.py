@@ -76,6 +76,11 @@ class Site:
     def _hook(self) -> None:
         """Set the hooks by which the site acts, where it has any."""
 
+    def paths(self) -> set[str]:
+        """The modules that must stay in their places for this to act."""
+        named = {path for span in self.spans for path in (span.block, span.entry, span.exit, span.last)}
+        return {path for path in named if path}
+
     def within(self, span: Span) -> str | None:
         """The module inside which all is done at this site; None where there is none, and no block may run again."""
         return None

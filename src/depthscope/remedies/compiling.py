@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from depthscope.interventions.graphs import OneGraph, in_graph
+from depthscope.interventions.graphs import InGraph, OneGraph
 from depthscope.interventions.pass_padding import Watching
 from depthscope.interventions.passes import Pass
 from depthscope.interventions.sites import AtEnds
@@ -41,7 +41,7 @@ class Compiling:
             fix._undo.callback(fix.graph.remove)
             for span in dict.fromkeys(site.spans):
                 module = fix.model.get_submodule(str(span.exit))
-                fix._undo.callback(module.register_forward_hook(in_graph(fix.graph, fix.copies, span.block)).remove)
+                fix._undo.callback(module.register_forward_hook(InGraph(fix, fix.copies, span.block)).remove)
 
     def _allowed(self) -> bool:
         """Whether the pass that runs is to be compiled; then the remedy has acted in all blocks."""

@@ -1,7 +1,7 @@
 """A remedy and its place from plain data, as handle.describe() gives them."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -9,7 +9,17 @@ from depthscope.errors import UsageError
 from depthscope.registry import lookup
 
 
-def rebuilt(described: Mapping[str, Any], at: str | None, blocks: Any, causal: str) -> tuple[nn.Module, str, Any, str]:
+class Place(NamedTuple):
+    """What fix_ is asked for."""
+
+    remedy: nn.Module
+    at: str | None
+    blocks: Any
+    stream: str | None
+    causal: str
+
+
+def rebuilt(described: Mapping[str, Any], asked: Place) -> Place:
     """The remedy and its place from what describe() gave; what is said anew counts more."""
     missing = {"remedy", "settings", "at", "blocks", "causal"} - set(described)
     if missing:
@@ -22,5 +32,10 @@ def rebuilt(described: Mapping[str, Any], at: str | None, blocks: Any, causal: s
         remedy = build(**described["settings"])
     except TypeError as error:
         raise UsageError(f"settings must be arguments of {build.__name__}; {error}.") from None
-    said = causal if causal != "auto" else described["causal"]
-    return remedy, at or described["at"], described["blocks"] if blocks is None else blocks, said
+    return Place(
+        remedy,
+        asked.at or described["at"],
+        described["blocks"] if asked.blocks is None else asked.blocks,
+        asked.stream or described.get("stream"),  # not in what the first versions described
+        asked.causal if asked.causal != "auto" else described["causal"],
+    )

@@ -1,37 +1,23 @@
 """fix_: a remedy put into a model at a named site, in place and undoable."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
 from depthscope.errors import BlocksNotFoundError, MaskError, UnknownNameError, UsageError, said_by
-from depthscope.interventions.graphs import settings_of
-from depthscope.interventions.group import check_whole
-from depthscope.interventions.handle import Handle
-from depthscope.interventions.memory import Memory, continues, most_remembered, name_in, tokens_in, without_segments
-from depthscope.interventions.pass_padding import Glanced, Watching
-from depthscope.interventions.passes import Pass
-from depthscope.interventions.sites import Site
 from depthscope.registry import unknown
 from depthscope.remedies.attention_remedy import AttentionRemedy
-from depthscope.remedies.compiling import Compiling
-from depthscope.remedies.described import rebuilt
-from depthscope.remedies.forms import Form, Forms
-from depthscope.remedies.paddings import Paddings
-from depthscope.remedies.placement import placed
+from depthscope.remedies.described import Place, rebuilt
+from depthscope.remedies.fix_handle import Fix
+from depthscope.remedies.loading import put_back
 from depthscope.remedies.remedy import Remedy
-from depthscope.remedies.sites import site_of
 from depthscope.remedies.value_remedy import ValueRemedy
 from depthscope.remedies.weight_remedy import WeightRemedy
-from depthscope.traces.attention import Hidden
 from depthscope.traces.blocks import none_found
-from depthscope.traces.cut_weights import WHOLE, computes_in_parts, is_cut, shared_with
-from depthscope.traces.entry import Entry, enter
-from depthscope.traces.inputs import named_arguments
-from depthscope.traces.spans import Span
-from depthscope.traces.watcher import Watcher, unwatched
+from depthscope.traces.entry import enter
+from depthscope.traces.installed import fixes_in
 
 TOKEN_SITES = ("block_in", "attn_in", "sa_out", "sa_sum", "ffn_in", "ffn_sum", "block_out")
 # sites that only one kind of remedy can act at
@@ -40,196 +26,10 @@ SITES = (*TOKEN_SITES, *KINDS)
 CAUSAL = ("auto", "yes", "no", "leak")
 
 
-class Fix(Handle):
-    """A remedy in place. A context manager; undo() takes it out again and the model computes as before."""
-
-    called = "fix_"
-
-    def __init__(self, entry: Entry, remedy: nn.Module, at: str, causal: str, group: Any, mask: Any) -> None:
-        self.at, self.causal, self.group = at, causal, group
-        self._looked_at: set[str] = set()
-        if next(remedy.parameters(), None) is not None or at in ("weights", "values"):  # places that last: known now
-            entry = replace(entry, blocks=entry.names())
-        self.copies = placed(entry.model, remedy, at, list(entry.blocks or ()))
-        self.memory = Memory(name_in(entry.model, type(remedy).__name__, at), group is not None)
-        self.forms = Forms(self)
-        self.padding = Paddings(self, mask)
-        self.compiling = Compiling(self, settings_of(entry.model, entry.wrappers))
-        self._latest: Form | None = None  # in use, while a block runs again in the form of its own pass
-        super().__init__(entry)
-
-    def __repr__(self) -> str:
-        return f"{self.remedy} at {self.at}{' (LEAKS the future)' * self.leaks}"
-
-    @property
-    def remedy(self) -> Any:
-        """The remedy, in the form that is used; where it learns, what it started as."""
-        return self.copies.one
-
-    @property
-    def is_off(self) -> bool:
-        return getattr(self.remedy, "is_off", False)
-
-    @property
-    def remembers(self) -> bool:
-        """Whether it must know of the tokens in a cache."""
-        return not self.is_off and not isinstance(self.remedy, WeightRemedy | ValueRemedy)
-
-    @property
-    def leaks(self) -> bool:
-        """Whether tokens are shown their future, because the user insisted: as measured, where a pass has told."""
-        if self.forms.now is not None and self.group is None and self.forms.now.stream.kind != "unknown":
-            return self.forms.now.leaks
-        return self.causal == "leak" and not getattr(self.remedy, "causal_safe", False)
-
-    @property
-    def hidden(self) -> Hidden:
-        """What no query sees in the pass that runs: the future, where the stream was seen to be causal; padding."""
-        stream = self.forms.stream
-        return Hidden(stream is not None and stream.kind == "causal", self._pass.padding.named if self._pass else None)
-
-    def undo(self) -> None:
-        """Take the remedy out, and what it has learned with it."""
-        super().undo()
-        self.copies.remove()
-
-    def describe(self) -> dict[str, Any]:
-        """The fix as plain data, which fix_ accepts in place of a remedy; what was learned is in the state dict."""
-        settings = getattr(self.remedy, "settings", None)
-        if settings is None:
-            raise UsageError(f"{self.called}: {type(self.remedy).__name__} has no settings() and cannot be described.")
-        return {
-            "remedy": type(self.remedy).__name__,
-            "settings": settings(),
-            "at": self.at,
-            "blocks": list(self.blocks),
-            "causal": self.causal,
-        }
-
-    # before the first pass
-
-    def prepare(self, args: tuple, kwargs: dict) -> None:
-        """Survey the model once, and settle the form of the remedy for each way in which the model is called."""
-        if self.forms.trying:
-            return
-        args, kwargs = without_segments(args, kwargs)
-        super().prepare(args, kwargs)
-        self.forms.settle(args, kwargs, self.axis)
-
-    def site(self, spans: list[Span]) -> Site:
-        self.memory.blocks = len(spans)
-        return site_of(self.at)(self, spans)
-
-    def like(self, entry: Entry) -> "Fix":
-        given = self.padding.given
-        if given is not None:
-            raise UsageError(
-                "mask= counts the tokens of one stream; the model has several. Name the stream, stream=, or pass a fix "
-                "for each with its own mask."
-            )
-        return Fix(entry, self.copies.plain, self.at, self.causal, self.group, None)
-
-    # one forward pass
-
-    def opened(self, args: tuple, kwargs: dict) -> Pass:
-        given, arguments = (*args, *kwargs.values()), named_arguments(self.model, args, kwargs)[0]
-        if not self.forms.trying:
-            super().prepare(*without_segments(args, kwargs))  # the memory must know how many blocks there are
-        past = self.memory.recall(given, arguments, self.remedy) if self.remembers else None
-        self.prepare(args, kwargs)
-        cached = tokens_in(arguments)
-        padding, window = self.padding.of_pass(args, kwargs, continues(arguments)), most_remembered(self.model)
-        known = self.compiling.knows(self.forms.way) and not self.forms.trying
-        whole = padding.named is None or bool(padding.named.all())  # the graph knows no padding
-        outside = past is not None or bool(window)  # sums over tokens are kept outside of the graph
-        may_compile = known and whole and not outside and not self.is_off
-        if may_compile and isinstance(padding, Watching):  # asked where no graph can be made
-            padding = Glanced(padding.named, padding.look)
-        found = Pass(padding, past, cached, window, arguments, form=self.forms.now, way=self.forms.way)
-        found.may_compile = may_compile
-        if isinstance(padding, Watching) and not self.is_off:
-            found.paths.enter_context(Watcher(padding))
-        if not self.is_off:
-            found.paths.enter_context(self.memory.taken(given))
-        return found
-
-    def enters(self, block: str) -> None:
-        super().enters(block)
-        if self._pass is not None:
-            self._pass.padding.begins()
-
-    def resumes(self, again: Pass) -> None:
-        super().resumes(again)
-        self._latest = self.forms.now
-        if again.form is not None:  # of a remedy that is off there is none
-            self.forms.take(again.form)
-
-    def leaves(self) -> None:
-        super().leaves()
-        if self._latest is not None:
-            self.forms.take(self._latest)
-
-    def ended(self, done: Pass, output: Any) -> None:
-        self.compiling.saw(done)
-        cache = self.memory.keep(done.arguments, output, done.sums)
-        if cache is not None:
-            self.forms.keep(cache)
-
-    def unmet(self, idle: list[str]) -> str:
-        met = self._site.sites_met() if self._site else []
-        return (
-            f"{self.remedy} must act in every block; in {', '.join(idle[:3]) or 'no block'} of "
-            f"{type(self.model).__name__} {self.at!r} was not met. They have {', '.join(met)}."
-        )
-
-    def fixed(self, block: str, tokens: Tensor) -> Tensor:
-        self.fires(block)
-        self._check_parts(block, tokens)
-        now = self._pass or Pass()
-        layout = self.layout(block, tokens.ndim)
-        if self.at == "block_out":
-            self.check_width(block, tokens.shape[layout.channels])
-        X = layout.split(tokens)
-        X = X if X.ndim > 2 else X.unsqueeze(0)  # one sequence without a batch
-        mask, remedy = self._mask_of(X, now), self.copies[block]
-        with unwatched():
-            if isinstance(remedy, Remedy):
-                stretch = now.stretch(mask, self.group)
-                Y = remedy(X, stretch=stretch)
-                now.sums.append(stretch.now)
-            else:
-                Y = remedy(X) if mask is None else remedy(X, mask=mask)
-        new = layout.joined(Y if tokens.ndim > 2 else Y.squeeze(0), tuple(tokens.shape))
-        if self.on_change is not None and not now.is_rerun:
-            self.on_change(tokens, new)
-        return new
-
-    def _check_parts(self, block: str, tokens: Tensor) -> None:
-        """Once for each block: where processes compute parts of a pass, its tokens must be all of them, or group= said.
-
-        All processes are here together, with the same question.
-        """
-        if block in self._looked_at or self.model in WHOLE:
-            return
-        self._looked_at.add(block)
-        if (self.group is None or is_cut(tokens)) and computes_in_parts(self.model):
-            check_whole(tokens, shared_with(self.model))
-
-    def _mask_of(self, X: Tensor, now: Pass) -> Tensor | None:
-        """The mask (B, n) of the tokens at hand, None where all count."""
-        found = now.padding_of(X)
-        if found.note and found.note not in self.notes:
-            self.notes.append(found.note)
-        mask = found.mask
-        if self.group is None and mask is not None and bool(mask.all()):
-            mask = None
-        return mask
-
-
 @said_by("fix_")
 def fix_(
     model: nn.Module,
-    remedy: nn.Module | Mapping[str, Any],
+    remedy: nn.Module | Mapping[str, Any] | str | Path,
     *,
     at: str | None = None,
     blocks: str | Iterable[str] | None = None,
@@ -254,13 +54,23 @@ def fix_(
     attention_mask among the arguments, and what attention never looks at: padding that the model finds by itself.
 
     Returns a handle: handle.undo(), or use it as a context; handle.describe() is data that fix_ takes in place of a
-    remedy. A remedy that learns has one copy for each block, among the model's parameters: fix first, then build the
-    optimizer.
+    remedy. handle.save(folder) writes the fix beside the weights; ds.fix_(model, folder) puts it back, and all others
+    that were saved with it. A remedy that learns has one copy for each block, among the model's parameters: fix first,
+    then build the optimizer.
     """
+    if isinstance(remedy, str | Path) and Path(remedy).is_dir():
+        if (at, blocks, stream, causal) != (None, None, None, "auto"):
+            raise UsageError("a saved fix has its own at, blocks, stream and causal. Leave them out, or give a remedy.")
+        *others, fix = put_back(enter(model).model, remedy, fix_, {"mask": mask, "group": group})
+        fix.along = others
+        return fix
     if isinstance(remedy, Mapping):
-        remedy, at, blocks, causal = rebuilt(remedy, at, blocks, causal)
+        remedy, at, blocks, stream, causal = rebuilt(remedy, Place(nn.Identity(), at, blocks, stream, causal))
     if not isinstance(remedy, nn.Module):
-        raise UsageError(f"remedy must be an nn.Module such as ds.remedies.DeEscalate(); got {remedy!r}.")
+        raise UsageError(
+            "remedy must be an nn.Module such as ds.remedies.DeEscalate(), or a folder in which a fix was saved; got "
+            f"{remedy!r}."
+        )
     own = getattr(remedy, "at", None) or "block_out"
     site: str = at or own
     if site not in SITES:
@@ -284,3 +94,12 @@ def fix_(
             f"that returns one; got {type(mask).__name__}."
         )
     return Fix(entry, remedy, site, causal, group, mask)
+
+
+def fixes(model: nn.Module) -> list[Any]:
+    """The handles of all that fix_ and without_ have put into a model, in the order in which it was.
+
+    A copy of a fixed model, by copy.deepcopy or torch.load, has handles of its own: for fix in ds.fixes(copy):
+    fix.undo().
+    """
+    return [fix for fix in fixes_in(enter(model).model) if not fix.led]

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from depthscope.errors import CausalLeakError
+from depthscope.errors import CausalLeakError, UsageError
 from depthscope.interventions.memory import anchor_of, continues
 from depthscope.traces.beginning import tried_at_the_beginning
 from depthscope.traces.caches import cache_in
@@ -73,6 +73,15 @@ class Forms:
         """
         shared = any(hasattr(weight, "device_mesh") for weight in self.fix.model.parameters())
         return shared or self._found[key].stream.holds(length)
+
+    def only(self) -> Form:
+        """The form of all passes so far, for a graph that has no other."""
+        if self.now is None or len(self.used) != 1:
+            raise UsageError(
+                f"{self.fix.remedy} must have one form in an exported graph; {type(self.fix.model).__name__} was "
+                "called in ways that need different ones. Take copy.deepcopy(model), and call it as it is exported."
+            )
+        return self.now
 
     def take(self, form: Form) -> None:
         self.now, self.stream = form, form.stream

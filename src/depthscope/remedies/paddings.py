@@ -27,6 +27,7 @@ class Paddings:
         self.fix, self.given = fix, given
         self._silent = False  # whether no attention over whole sequences was seen, nor a mask at the blocks
         self._tried: tuple[Tensor, int] | None = None  # mask and sequence of a trial that runs
+        self._masked = False  # whether attention was given masks, in which there may be padding
 
     def of_pass(self, args: tuple, kwargs: dict[str, Any], continues: bool) -> PassPadding:
         """The padding of a pass with these arguments; continues: whether earlier tokens are in a cache."""
@@ -37,6 +38,25 @@ class Paddings:
             return Known(named)
         look = partial(self._glance, args, kwargs, self.fix.axis)
         return (Glanced if self.fix.at in BEFORE_ATTENTION else Watching)(named, look)
+
+    def saw(self, seen: PassPadding) -> None:
+        """A pass has ended: was attention given masks?"""
+        self._masked |= isinstance(seen, Watching) and seen.masked
+
+    def in_graph(self, args: tuple, kwargs: dict[str, Any]) -> PassPadding:
+        """The padding of a pass that is written down: by the arguments alone, as no attention can be looked at."""
+        if self.given is not None:
+            return Known(self._said(args, kwargs))
+        if self.fix.at in WITHOUT_TOKENS:
+            return Known(None)
+        named = run_model(self.fix.model, lambda: self._named(args, kwargs))
+        if named is None and (self._masked or self.fix.at in BEFORE_ATTENTION):
+            raise MaskError(
+                "what is padding must be told by an argument where a model is exported (attention_mask, for example); "
+                f"for {self.fix} nothing among those of {type(self.fix.model).__name__} does. Pass mask= to fix_, a "
+                "function of the model's arguments that returns (B, n): 1 for a token."
+            )
+        return Known(named)
 
     def before(self, args: tuple, kwargs: dict[str, Any], axis: int) -> Tensor | None:
         """The mask (B, n) of a call, before the model runs; None where all tokens count."""

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.errors import UsageError
+from depthscope.interventions.graphs import is_exporting
 from depthscope.registry import shelve
 from depthscope.remedies.weight_remedy import WeightRemedy
 from depthscope.traces.identity import version
@@ -57,7 +58,9 @@ class SigmaReparam(WeightRemedy):
         return W * ((g / self._sigma(W)) ** self.power).to(W.dtype)
 
     def _sigma(self, W: Tensor) -> Tensor:
-        """u^T W v with u, v the leading singular vectors, taken as constants."""
+        """u^T W v with u, v the leading singular vectors, taken as constants; an exported graph finds them itself."""
+        if is_exporting():
+            return torch.linalg.matrix_norm(_wide(W), 2)
         with torch.inference_mode(False), torch.no_grad():  # u and v may be used with gradients later
             wide, now = _wide(W.detach()), (W.data_ptr(), version(W))
             if self._u is None or (not self.training and now != self._exact_for):

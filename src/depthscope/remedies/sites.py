@@ -98,6 +98,11 @@ class ForThePass(Site):
         super().__init__(meets, spans)
         self.guard: Watcher | None = None
 
+    def paths(self) -> set[str]:
+        """All modules of the blocks: any may hold a matrix."""
+        model, blocks = self.meets.model, {span.block for span in self.spans}
+        return {path for block in blocks for path, _ in model.get_submodule(block).named_modules(prefix=block)}
+
     def begin(self) -> None:
         refuse_checkpointing(self.meets)
         refuse_sharding(self.meets)
@@ -117,6 +122,13 @@ class InWeights(ForThePass):
     def __init__(self, meets: Any, spans: list[Span]) -> None:
         super().__init__(meets, spans)
         self.matrices = matrices(meets.model, [span.block for span in dict.fromkeys(spans)])
+        if not self.matrices or not meets.copies.are_at(matrix.path for matrix in self.matrices):
+            self.remove()
+            raise UsageError(
+                f"{meets.remedy} must find the matrices that it was made for; in {type(meets.model).__name__} some "
+                "were replaced since (by quantised ones, adapters, parametrizations). Undo the fix, and call fix_ "
+                "again on the model as it is now."
+            )
 
     def begin(self) -> None:
         super().begin()

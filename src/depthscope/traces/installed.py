@@ -15,8 +15,16 @@ OWN = "depthscope_"  # how the names of modules begin that fix_ adds to a model
 
 def fixes_in(model: nn.Module) -> list[Any]:
     """The handles of all that was put into the model, in the order in which it was."""
+    found = _owners(model)
+    if any(fix.asleep for fix in found):  # it came with a copy: it takes all that are there with it
+        found[0].wake_all(model)
+    return _owners(model)
+
+
+def _owners(model: nn.Module) -> list[Any]:
     hooks = [hook for module in modules_in(model).values() for hook in module._forward_pre_hooks.values()]
-    return list(dict.fromkeys(hook.depthscope_fix for hook in hooks if hasattr(hook, "depthscope_fix")))
+    owners = dict.fromkeys(getattr(hook, "depthscope_fix", None) for hook in hooks)
+    return [owner for owner in owners if owner is not None]
 
 
 def prepare_fixes(model: nn.Module, args: tuple, kwargs: Mapping[str, Any], but: Any = None) -> None:

@@ -1,6 +1,7 @@
 """One quiet forward pass before a change: the streams of a model, their blocks, and where their tokens lie."""
 
 import copy
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -32,6 +33,7 @@ WORKING = (
     "accelerate",
     "depthscope.traces.whole_weights",
 )  # a model works by them
+GUARD = -1  # torch counts hooks from 0
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
@@ -240,17 +242,34 @@ def hooks_away(model: nn.Module, keep: Callable[[Any], bool] | None = None) -> I
 
     keep: says of a hook whether it stays too.
     """
+    refuse = _to_other_threads()
     # through vars, as the wrapper of torch.compile sets attributes of the module inside instead of its own
     kept = [(vars(module), {name: getattr(module, name) for name in HOOKS}) for module in model.modules()]
     try:
         for own, hooks in kept:
             own |= {name: OrderedDict(pair for pair in hooks[name].items() if _stays(pair[1], keep)) for name in HOOKS}
+            if any(getattr(hook, "depthscope_fix", None) is not None for hook in hooks["_forward_pre_hooks"].values()):
+                own["_forward_pre_hooks"][GUARD] = refuse
         yield
     finally:
         for own, hooks in kept:
             for name, known in hooks.items():  # those that the model has given itself meanwhile, once for all, stay
-                known.update((key, hook) for key, hook in own[name].items() if key not in known)
+                known.update((key, hook) for key, hook in own[name].items() if key not in known and key != GUARD)
             own |= hooks
+
+
+def _to_other_threads() -> Callable[..., None]:
+    """A hook in the place of those of a change: without it another thread would run the model as it is not."""
+    mine = threading.get_ident()
+
+    def refuse(module: nn.Module, *_: Any) -> None:
+        if threading.get_ident() != mine:
+            raise UsageError(
+                f"{type(module).__name__} is being looked at by another thread, before its pass. Threads need a copy "
+                "of the model each, copy.deepcopy(model)."
+            )
+
+    return refuse
 
 
 def _stays(hook: Any, keep: Callable[[Any], bool] | None) -> bool:

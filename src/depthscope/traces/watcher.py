@@ -66,6 +66,7 @@ class Watcher(TorchFunctionMode):
         self._handles: list[Any] = []
         self._missed: list[Before] = []
         self._opened = ExitStack()  # what is undone at the end
+        self.is_over: Callable[[], bool] = _never  # whether the pass was left without an end: nothing is watched then
 
     def began(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         """Tell the listener that the running module began with these arguments; returns those to go on with."""
@@ -110,6 +111,8 @@ class Watcher(TorchFunctionMode):
         self.listener.closed(error[0] is not None)
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if self.is_over():
+            return func(*args, **(kwargs or {}))
         if func is F.multi_head_attention_forward:
             with self._again():
                 return body_of(func)(*args, **(kwargs or {}))
@@ -127,6 +130,10 @@ class Watcher(TorchFunctionMode):
             yield
         finally:
             super().__exit__(None, None, None)
+
+
+def _never() -> bool:
+    return False
 
 
 @cache
