@@ -9,7 +9,7 @@ import pytest
 import torch.utils.backend_registration as registration
 
 HERE = Path(__file__).parent
-CHECKS = "the_device_tells metrics scans padding_and_sites language forecasts".split()
+CHECKS = "the_device_tells metrics states scans padding_and_sites language forecasts".split()
 
 
 @pytest.mark.long
