@@ -84,7 +84,8 @@ def dispatched(func: Any, args: tuple, kwargs: dict) -> Any:
         near = [t for t in tensors if not isinstance(t, Far) and t.ndim]
         if near and not name.startswith("aten.index"):  # indices may be near, as on every accelerator
             raise MixedDevicesError(f"{name} of {FAR} and cpu, near: {[tuple(t.shape) for t in near]}")
-    if name in READS:
+    leaves = name == "aten._to_copy.default" and named is not None and torch.device(named).type == "cpu"
+    if name in READS or (leaves and isinstance(args[0], Far)):
         READ_AT[_who()] += 1
     far = any(isinstance(t, Far) for t in tensors) if named is None else torch.device(named).type == FAR.type
     if named is not None:

@@ -56,6 +56,24 @@ def scans() -> None:
         assert far.causal == near.causal, (choices, far.causal, near.causal, far.notes)
 
 
+def states() -> None:
+    """An accelerator is waited for a few times in a scan of states, however deep the model is: numbers stay on it."""
+    tokens = torch.randn(2, 70, 64, generator=torch.Generator().manual_seed(0))  # large enough to stay float32
+    mask = torch.arange(70).expand(2, 70) < torch.tensor([[70], [60]])
+    for given in ({}, {"mask": mask}):
+        waited = []
+        for depth in (2, 9):
+            torch.manual_seed(0)
+            built = ds.models.classic(depth, 64, 4).eval()
+            near = ds.scan(built, tokens, attention=False, **given)
+            READ_AT.clear()
+            far = ds.scan(moved(built), moved(tokens), attention=False, **moved(given))
+            waited.append(sum(READ_AT.values()))
+            for name in near.states:
+                close(far[name], near[name])
+        assert waited[0] == waited[1] < 20, (waited, READ_AT.most_common(9))
+
+
 def metrics() -> None:
     P = (X @ X.transpose(-1, -2)).softmax(-1)
     values = {"X": X, "Y": X.flip(0), "P": P}
@@ -148,7 +166,7 @@ def language() -> None:
 
 
 CHECKS: tuple[Callable[[], None], ...] = (
-    the_device_tells, metrics, scans, fixes, padding_and_sites, language, forecasts, ablations, circuits,
+    the_device_tells, metrics, states, scans, fixes, padding_and_sites, language, forecasts, ablations, circuits,
 )  # fmt: skip
 
 if __name__ == "__main__":

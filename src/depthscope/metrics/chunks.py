@@ -14,7 +14,7 @@ from torch import Tensor
 
 from depthscope.checks import check_mask, check_tokens
 from depthscope.metrics.room import Room
-from depthscope.metrics.sums import is_narrow, norms, one_inf, products, token_sum, weighted_sum
+from depthscope.metrics.sums import cuts, is_narrow, norms, products, token_sum, weighted_sum
 
 SAFE = {torch.float64: 1e-75, torch.float32: 1e-6}  # squares of numbers above it, and below its inverse, are numbers
 RANGE = 1e-10, 1e20  # of a mean square, for float32 to hold the squares
@@ -36,13 +36,12 @@ class Energies(NamedTuple):
         return self.common + self.centred
 
 
-class Shifted(NamedTuple):
-    """Tokens, or what is left of them without a vector that is near to all."""
+class Centre(NamedTuple):
+    """The mean token, (b, d) in float64, how to come to it from x, and what is left then."""
 
-    z: Tensor  # (b, n, d); zero for padding
-    left: Tensor  # the mean of z, (b, d), float64
-    shift: Tensor  # the mean token less the first one, (b, d), float64
-    centred: Tensor  # |Pi_2 z|_F^2, (b,), float64
+    mean: Tensor
+    steps: tuple[Tensor, ...]  # vectors (b, 1, d), as precise as x, which leave centred tokens when they are subtracted
+    centred: Tensor  # |Pi_2 x|_F^2, (b,), float64
 
 
 class Chunk:
@@ -90,13 +89,31 @@ class Chunk:
         """The same tokens with some set to zero that do not count any more; keep (b, n, 1)."""
         return Chunk(self.x.masked_fill(~keep, 0.0), keep, self.scale, self.room)
 
-    def without(self, vector: Tensor) -> Tensor:
-        """Tokens without a vector (b, 1, d), (b, n, d); zero for padding."""
-        return self._less(self.x, vector)
+    def walk(self, *vectors: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
+        """Tokens less some vectors (b, 1, d), one after the other, in blocks that stay in the cache; padding is zero.
 
-    def _less(self, x: Tensor, vector: Tensor) -> Tensor:
-        z = torch.sub(x, vector, out=self.room.take(tuple(x.shape), x))
-        return z if self.valid is None else z.masked_fill_(~self.valid, 0.0)
+        Yields samples, tokens, and the block, which is overwritten by the next one.
+        """
+        held: Tensor | None = None
+        for samples, tokens in cuts(*self.x.shape):
+            x = self.x[samples, tokens]
+            held = self.room.take(tuple(x.shape), x) if held is None else held
+            yield samples, tokens, self._less(x, vectors, samples, tokens, held[: x.shape[0], : x.shape[1]])
+        self.room.give_back()
+
+    def _less(self, x: Tensor, vectors: tuple[Tensor, ...], samples: slice, tokens: slice, out: Tensor) -> Tensor:
+        torch.sub(x, vectors[0][samples], out=out)
+        for vector in vectors[1:]:
+            out.sub_(vector[samples])
+        return out if self.valid is None else out.masked_fill_(~self.valid[samples, tokens], 0.0)
+
+    def sums_without(self, *vectors: Tensor) -> tuple[Tensor, Tensor]:
+        """Norms (b, n) and sum (b, d) of the tokens less some vectors, float64."""
+        sizes, total = [], _zeros(self.x)
+        for samples, _, z in self.walk(*vectors):
+            sizes.append(norms(z).flatten())
+            total[samples] += token_sum(z)
+        return joined(sizes).view(self.x.shape[:-1]), total
 
     @cached_property
     def wide(self) -> Tensor:
@@ -109,8 +126,11 @@ class Chunk:
         return norms(self.x)
 
     @cached_property
-    def _apart(self) -> Shifted | None:
-        """The tokens as they are, where |x|^2 - n |mean|^2 is precise: a large part of |x|^2, in all samples.
+    def centre(self) -> Centre:
+        return self._apart() or self._near()
+
+    def _apart(self) -> Centre | None:
+        """Where |x|^2 - n |mean|^2 is precise: a large part of |x|^2, in all samples.
 
         Two tokens of each sample tell whether that is worth a try. An accelerator is not asked.
         """
@@ -122,42 +142,44 @@ class Chunk:
             return None
         total, mean = _square(self.norms), token_sum(x) / self.n[:, None]
         centred = total - self.n * _square(mean)
-        return Shifted(x, mean, mean, centred) if bool((centred > SPREAD * total).all()) else None
+        if not bool((centred > SPREAD * total).all()):
+            return None
+        return Centre(mean, (mean.to(x.dtype)[:, None],), centred)
 
-    @cached_property
-    def _near(self) -> Shifted:
-        """Without the first token. In float32 without the mean too, where the first one is far from the others."""
-        z = self.without(self.first)
-        total, shift = _square(norms(z)), token_sum(z) / self.n[:, None]
-        centred = total - self.n * _square(shift)
+    def _near(self) -> Centre:
+        """By way of the first token. In float64 where that one is far from the others, or differences are tiny."""
+        first, n = self.first, self.n[:, None]
+        sizes, total = self.sums_without(first)
+        size, shift = _square(sizes), total / n
+        centred = size - self.n * _square(shift)
+        steps = (first, shift.to(first.dtype)[:, None])
         if self.x.dtype == torch.float64:
-            return Shifted(z, shift, shift, centred)
+            return Centre(first.squeeze(-2) + shift, steps, centred)
         if self.x.device.type == "cpu":
-            if bool(((total <= FAR * centred) & (total > TINY)).all()):
-                return Shifted(z, shift, shift, centred)
-            z = z.double()
-        z = self._less(z, shift.to(z.dtype)[:, None])
-        left = token_sum(z) / self.n[:, None]
-        return Shifted(z, left, shift + left, _square(norms(z)) - self.n * _square(left))
+            if not bool(((size <= FAR * centred) & (size > TINY)).all()):
+                mean, _, centred = Chunk(self.wide, self.valid)._near()
+                return Centre(mean, (mean.float()[:, None], (mean - mean.float()).float()[:, None]), centred)
+        else:
+            sizes, total = self.sums_without(*steps)
+            centred = _square(sizes) - self.n * _square(total / n)
+        mean = first.squeeze(-2) + shift
+        apart = centred > SPREAD * self.n * _square(mean)  # there a mean may be far smaller than tokens
+        if self.x.device.type != "cpu" or bool(apart.any()):
+            mean = torch.where(apart[:, None], token_sum(self.x) / n, mean)
+        return Centre(mean, steps, centred)
 
-    @cached_property
+    @property
     def mean(self) -> Tensor:
         """The mean token, (b, 1, d), float64."""
-        if self._apart is not None:
-            return self._apart.left[:, None]
-        mean = self.first.squeeze(-2) + self._near.shift
-        if self.x.dtype == torch.float64:
-            return mean[:, None]
-        apart = self._near.centred > SPREAD * self.n * _square(mean)  # there a mean may be far smaller than tokens
-        if self.x.device.type != "cpu" or bool(apart.any()):
-            mean = torch.where(apart[:, None], token_sum(self.x) / self.n[:, None], mean)
-        return mean[:, None]
+        return self.centre.mean[:, None]
 
     @cached_property
     def Pi_2_x(self) -> Tensor:
         """Centred tokens, (b, n, d), in the precision of x; zero for padding."""
-        z, left, _, _ = self._apart or self._near
-        return self._less(z, left.to(z.dtype)[:, None]).to(self.x.dtype)
+        centred = self.room.take(tuple(self.x.shape), self.x)
+        for samples, tokens in cuts(*self.x.shape):
+            self._less(self.x[samples, tokens], self.centre.steps, samples, tokens, centred[samples, tokens])
+        return centred
 
     @property
     def energies(self) -> Energies:
@@ -167,13 +189,25 @@ class Chunk:
     @cached_property
     def scaled_energies(self) -> Energies:
         """Of x: the same shares, and always finite."""
-        centred = (self._apart or self._near).centred
-        return Energies(self.n * _square(self.mean.squeeze(-2)), centred.clamp_min(0.0))
+        return Energies(self.n * _square(self.centre.mean), self.centre.centred.clamp_min(0.0))
 
     @cached_property
     def composite(self) -> Tensor:
-        """|x|_{1,inf}, (b,)."""
-        return one_inf(self.x, self.room)
+        """|x|_{1,inf}, (b,), float64."""
+        return self.one_inf(torch.zeros_like(self.first))
+
+    def one_inf(self, *vectors: Tensor) -> Tensor:
+        """|x - v|_{1,inf}: sqrt of the largest column sum and the largest row sum of absolute values, (b,), float64.
+
+        torch adds float32 by pairs, so each sum is off by about 1e-7 of itself.
+        """
+        rows, columns = [], _zeros(self.x)
+        for samples, _, z in self.walk(*vectors):
+            z.abs_()
+            rows.append(z.sum(-1).flatten())
+            columns[samples] += z.sum(-2)
+        row = joined(rows).view(self.x.shape[:-1]).amax(-1)
+        return (columns.amax(-1) * row.double()).sqrt()
 
     def weighted(self, w: Tensor) -> Tensor:
         """sum_i w_i x_i for w (b, n), (b, d), float64."""
@@ -182,6 +216,14 @@ class Chunk:
     def along(self, vector: Tensor) -> Tensor:
         """x_i . v for v (b, 1, d), (b, n), float64."""
         return products(self.x, vector.squeeze(-2))
+
+
+def joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _zeros(x: Tensor) -> Tensor:
+    return torch.zeros(len(x), x.shape[-1], dtype=torch.float64, device=x.device)
 
 
 def _square(v: Tensor) -> Tensor:

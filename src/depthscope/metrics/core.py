@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from depthscope.metrics.chunks import Chunk, by_sample
+from depthscope.metrics.chunks import Chunk, by_sample, joined
 from depthscope.metrics.massive import rest
 from depthscope.metrics.ordinary import central, centred_seen, directions_seen, inverse_norms, kept, ordinary
 from depthscope.metrics.sums import norms, products, squared_gram, weighted_sum
@@ -22,12 +22,12 @@ _INVARIANT = ("token order", "scale", "padding")
 
 
 class Directions(NamedTuple):
-    """Of ordinary tokens, about the central one: v_i = u_i - u_c = w_i y_i + turn_i x_c,  u_i = w_i x_i."""
+    """Of ordinary tokens, about the central one: v_i = u_i - u_c = w_i y_i + turn_i x_c,  y_i = x_i - x_c."""
 
-    y: Tensor  # x_i - x_c, (b, n, d)
+    few: Chunk
     weight: Tensor  # w_i = 1 / |x_i|, 0 of a zero token, (b, n)
     turn: Tensor  # w_i - w_c, (b, n)
-    x_c: Tensor  # (b, d)
+    x_c: Tensor  # (b, 1, d)
     far: Tensor  # |v_i|^2, (b, n); infinite for tokens that are left out
     n: Tensor  # (b,), long
 
@@ -41,22 +41,27 @@ def _directions(chunk: Chunk) -> Directions:
     keep, w, size = kept(few), few.once(inverse_norms), few.norms
     place = central(directions_seen(few), keep)
     x_c, w_c, size_c = few.token(place), w.gather(-1, place[:, None]), size.gather(-1, place[:, None])
-    y = few.without(x_c)
-    apart = norms(y).square()
-    longer = (apart + 2 * products(y, x_c.squeeze(-2))) / (size + size_c)
+    sizes, dots = [], []
+    for samples, _, y in few.walk(x_c):
+        sizes.append(norms(y).flatten())
+        dots.append(products(y, x_c[samples, 0]).flatten())
+    apart = joined(sizes).view_as(size).square()
+    longer = (apart + 2 * joined(dots).view_as(size)) / (size + size_c)
     nothing = (w == 0) | (w_c == 0)  # beside a zero token |v_i| is 1, or 0 where both are zero
     far = torch.where(nothing, ((w == 0) ^ (w_c == 0)).double(), w * w_c * (apart - longer.square()).clamp_min(0.0))
     turn = torch.where(nothing, w - w_c, -longer * w * w_c)
-    return Directions(y, w, turn, x_c.squeeze(-2).double(), far.masked_fill(~keep, torch.inf), keep.sum(-1))
+    return Directions(few, w, turn, x_c, far.masked_fill(~keep, torch.inf), keep.sum(-1))
 
 
 def _core(chunk: Chunk) -> Tensor:
     """|Pi_2 v|_F^2 / |C| over the tokens C nearest to the central one. None is left out of fewer than 4."""
-    y, weight, turn, x_c, far, n = chunk.once(_directions)
+    few, weight, turn, x_c, far, n = chunk.once(_directions)
     left_out = torch.where(n >= 4, (n / TRIMMED).ceil(), 0).long()
     inner = far <= far.sort(-1).values.gather(-1, (n - left_out - 1)[:, None])  # who is as far as the last is in too
     share = inner / inner.sum(-1, keepdim=True).double()
-    mean = weighted_sum(y, share * weight) + (share * turn).sum(-1, keepdim=True) * x_c
+    mean, w = (share * turn).sum(-1, keepdim=True) * x_c.squeeze(-2), share * weight
+    for samples, tokens, y in few.walk(x_c):
+        mean[samples] += weighted_sum(y, w[samples, tokens])
     return ((share * far.masked_fill(~inner, 0.0)).sum(-1) - mean.square().sum(-1)).clamp(0.0, 1.0)
 
 

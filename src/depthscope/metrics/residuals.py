@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from depthscope.metrics.chunks import Chunk, by_sample
-from depthscope.metrics.sums import one_inf
 from depthscope.registry import metric
 
 _INVARIANT = ("token order", "scale", "padding")
@@ -38,8 +37,12 @@ def _rank_one(chunk: Chunk) -> Tensor:
     finite, out = _finite(chunk)
     x = chunk.wide[finite]
     U, s, Vh = torch.linalg.svd(x, full_matrices=False)
-    out[finite] = one_inf(x - s[:, :1, None] * U[:, :, :1] * Vh[:, :1, :], chunk.room) / chunk.composite[finite]
+    out[finite] = _one_inf(x - s[:, :1, None] * U[:, :, :1] * Vh[:, :1, :]) / chunk.composite[finite]
     return out
+
+
+def _one_inf(x: Tensor) -> Tensor:
+    return (_largest_sum(x, -2) * _largest_sum(x, -1)).sqrt()
 
 
 def _finite(chunk: Chunk) -> tuple[Tensor, Tensor]:

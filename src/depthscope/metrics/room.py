@@ -1,8 +1,6 @@
 """Memory that is used again, chunk after chunk: fresh pages cost more than the arithmetic on them."""
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -26,10 +24,8 @@ class Room:
         self._taken += 1
         return flat[:size].view(shape)
 
-    @contextmanager
-    def lend(self, like: Tensor) -> Iterator[Tensor]:
-        """An empty tensor for a moment in which nothing else is taken."""
-        yield self.take(tuple(like.shape), like)
+    def give_back(self) -> None:
+        """What was taken last may be used again."""
         self._taken -= 1
 
     def clear(self) -> None:

@@ -5,7 +5,6 @@ import math
 from torch import Tensor
 
 from depthscope.metrics.chunks import Chunk, by_sample
-from depthscope.metrics.sums import one_inf
 from depthscope.registry import metric
 
 
@@ -14,7 +13,7 @@ def _composite(chunk: Chunk) -> Tensor:
 
 
 def _relative(chunk: Chunk) -> Tensor:
-    return one_inf(chunk.Pi_2_x, chunk.room) / chunk.composite
+    return chunk.one_inf(*chunk.centre.steps) / chunk.composite
 
 
 def _mean_norm(chunk: Chunk) -> Tensor:

@@ -10,9 +10,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from depthscope.metrics.room import Room
-
 LEAST = 1 << 12  # numbers in a sample: a float64 copy of fewer costs less than the calls that avoid it
+BLOCK = 1 << 17  # numbers that stay in the cache from one pass over them to the next
 SHORT = 64  # channels in one float32 sum of squares
 FEW = 32  # tokens in one float32 sum
 
@@ -29,6 +28,16 @@ def is_narrow(x: Tensor) -> bool:
 def group_of(size: int, most: int) -> int:
     """The largest divisor of a size up to `most`."""
     return next(g for g in range(min(size, most), 0, -1) if size % g == 0)
+
+
+@cache
+def cuts(b: int, n: int, d: int) -> list[tuple[slice, slice]]:
+    """Samples and tokens of blocks of about BLOCK numbers."""
+    if n * d <= BLOCK:
+        step = BLOCK // (n * d)
+        return [(slice(i, min(i + step, b)), slice(0, n)) for i in range(0, b, step)]
+    step = max(FEW, BLOCK // d // FEW * FEW)
+    return [(slice(i, i + 1), slice(s, min(s + step, n))) for i in range(b) for s in range(0, n, step)]
 
 
 def norms(x: Tensor) -> Tensor:
@@ -69,16 +78,6 @@ def weighted_sum(x: Tensor, w: Tensor) -> Tensor:
 def products(x: Tensor, v: Tensor) -> Tensor:
     """x_i . v of x (b, n, d) and one v (b, d) for each sample, (b, n), float64; off by about 1e-7 |x_i| |v|."""
     return torch.bmm(v.to(x.dtype)[:, None], x.mT).squeeze(-2).double()  # x v would take three times as long
-
-
-def one_inf(x: Tensor, room: Room) -> Tensor:
-    """sqrt(|x|_1 |x|_inf) of x (b, n, d): the largest column sum and the largest row sum of absolute values; float64.
-
-    torch adds float32 by pairs, so each sum is off by about 1e-7 of itself.
-    """
-    with room.lend(x) as size:
-        torch.abs(x, out=size)
-        return (size.sum(-2).amax(-1).double() * size.sum(-1).amax(-1).double()).sqrt()
 
 
 def squared_gram(x: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ class State:
 
     @property
     def tokens(self) -> int:
-        return math.prod(self.shape[axis] for axis in self.layout.tokens) if self.layout else 0
+        return math.prod([self.shape[axis] for axis in self.layout.tokens]) if self.layout else 0
 
     @property
     def width(self) -> int:
