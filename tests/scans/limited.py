@@ -32,7 +32,7 @@ def main(folder: str, more: int) -> None:
         hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2, vocab_size=64
     )
     warm = transformers.LlamaModel(tiny).eval()  # what libraries take for themselves is no part of the limit
-    ds.scan(warm, ids), ds.forecast(warm, inputs=ids)
+    ds.scan(warm, ids), ds.forecast(warm, inputs=ids), ds.forecast(warm, n=8)
     before = told("RssAnon")
     model, _ = hugging_face(folder, Sizes(), None, offload=f"{folder}/offload", memory="1MB")
     found = {"loading": told("RssAnon") - before, "away": sum(p.is_meta for p in model.parameters())}
@@ -43,6 +43,7 @@ def main(folder: str, more: int) -> None:
     with ds.fix_(model, ds.remedies.DeEscalate()):
         found["fixed"] = ds.scan(model, ids, attention=False)["t_sim"].tolist()
     found["forecast"] = ds.forecast(model, inputs=ids).t_sim.tolist()
+    found["by weights"] = ds.forecast(model, n=8).t_sim.tolist()
     try:
         every = [values_of(owner, name).clone() for owner, name, _ in weights_in(model)]
         found["all at once"] = f"{len(every)} weights fit: the limit is none"

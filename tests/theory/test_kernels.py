@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from depthscope.errors import UnknownNameError, UsageError
+from depthscope.theory import kernels
 from depthscope.theory.kernels import ACTIVATIONS, gauss_hermite, hermite_coefficients, kernel, series
 from depthscope.theory.participation import participation, participation_by_table, together
 from loops import over
@@ -89,3 +90,12 @@ def test_two_queries_look_at_the_same_keys_as_often_as_they_are_alike(n: int, va
 def test_participation_refuses_what_its_integral_cannot_do() -> None:
     with pytest.raises(UsageError, match="variance must be at most 16"):
         participation(8, 30.0)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 5)])
+def test_how_many_entries_are_in_memory_together_does_not_matter(shape, monkeypatch):
+    sigma, mean = torch.rand(2, *shape, dtype=torch.float64)
+    whole = hermite_coefficients(torch.tanh, sigma, mean)
+    assert whole.shape == (*shape, kernels.DEGREE + 1)
+    monkeypatch.setattr(kernels, "TOGETHER", 4)  # fewer than there are
+    torch.testing.assert_close(hermite_coefficients(torch.tanh, sigma, mean), whole, rtol=1e-12, atol=1e-14)

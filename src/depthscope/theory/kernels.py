@@ -11,6 +11,7 @@ from torch import Tensor
 from depthscope.errors import UnknownNameError
 from depthscope.registry import unknown
 
+TOGETHER = 2048  # entries whose 128 values are in memory together: they stay in the cache
 DEGREE = 60  # of the series in rho; its error is the energy of f beyond that degree
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -60,7 +61,10 @@ def hermite_coefficients(f: Callable[[Tensor], Tensor], sigma: Tensor, mean: Ten
     sigma, mean (...) -> (..., DEGREE + 1). Then E f(u) f(v) = sum_k a_k b_k rho^k for u, v with correlation rho.
     """
     g, w = gauss_hermite()
-    return (f(torch.as_tensor(mean).unsqueeze(-1) + sigma.double().unsqueeze(-1) * g) * w) @ _hermite()
+    mean, sigma = torch.broadcast_tensors(torch.as_tensor(mean), sigma.double())
+    parts = zip(mean.flatten().split(TOGETHER), sigma.flatten().split(TOGETHER), strict=True)
+    found = [(f(m.unsqueeze(-1) + s.unsqueeze(-1) * g) * w) @ _hermite() for m, s in parts]
+    return (found[0] if len(found) == 1 else torch.cat(found)).reshape(*sigma.shape, -1)
 
 
 def series(coefficients: Tensor, rho: Tensor) -> Tensor:
