@@ -1,22 +1,22 @@
-"""depthscope inside other tools. Each name is imported, with the package that it needs, when it is first used."""
+"""depthscope inside the tools that people train and test with; a tool is imported when its part is asked for."""
 
 from importlib import import_module
 from typing import Any
 
-PLACES = {  # name -> module that defines it
-    "TokenSimilarity": "depthscope.integrations.token_metrics",
-    "TokenDiversity": "depthscope.integrations.token_metrics",
-    "TokenCosine": "depthscope.integrations.token_metrics",
-    "RelativeResidual": "depthscope.integrations.token_metrics",
+WHERE = {  # name -> module of this package
+    "TokenSimilarity": "token_metrics",
+    "TokenDiversity": "token_metrics",
+    "TokenCosine": "token_metrics",
+    "RelativeResidual": "token_metrics",
 }
-__all__ = list(PLACES)
+__all__ = list(WHERE)
 
 
 def __getattr__(name: str) -> Any:
-    if name in PLACES:
-        return getattr(import_module(PLACES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{WHERE[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(PLACES)
+    return sorted(WHERE)
