@@ -9,10 +9,12 @@ They are loaded when a shelf is first looked at. One that fails is told by a war
 import warnings
 from collections.abc import MutableMapping
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from depthscope.errors import DepthscopeError, PluginWarning, UsageError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUPS = {  # kind of thing -> group of entry points
     "metric": "depthscope.metrics",
@@ -26,8 +28,10 @@ FAILED: dict[str, str] = {}  # plug-in -> why it could not be loaded
 
 
 @cache
-def entries(kind: str) -> dict[str, EntryPoint]:
+def entries(kind: str) -> "dict[str, EntryPoint]":
     """The plug-ins of a kind by name; none for a kind that has no group. Nothing is imported."""
+    from importlib.metadata import entry_points
+
     if kind not in GROUPS:
         return {}
     return {one.name: one for one in reversed(list(entry_points(group=GROUPS[kind])))}  # the first on the path wins
@@ -52,7 +56,7 @@ def fill(kind: str, shelf: MutableMapping[str, Any]) -> None:
             report(entry, error)
 
 
-def report(entry: EntryPoint, error: Exception) -> None:
+def report(entry: "EntryPoint", error: Exception) -> None:
     """Say once which plug-in of which package failed, and why."""
     package = entry.dist.name if entry.dist else "an unknown package"
     words = str(error) if isinstance(error, DepthscopeError) else f"{type(error).__name__}: {error}"
