@@ -50,4 +50,4 @@ def draw(history: History, figure: Any) -> None:
     figure.colorbar(similarity_map(ax, history.steps, history["t_sim"].tolist()), ax=ax, label="t_sim")
     for alarm in history.alarms:
         ax.axvline(alarm.step, color=ALARM, lw=1.2)
-        ax.annotate(alarm.kind, (alarm.step, history.depth), (3, 3), color=ALARM, textcoords="offset points")
+        ax.annotate(alarm.kind, (alarm.step, history.depth), (4, -3), color=ALARM, textcoords="offset points")
