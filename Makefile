@@ -24,7 +24,7 @@ test: .venv/test
 
 test-pages: .venv/test
 	tools/chromium.sh
-	$(BIN)/python -m pytest -m pages -rs
+	$(BIN)/python -m pytest tests/pages -rs
 
 test-long: .venv/test
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m long

@@ -80,6 +80,13 @@ def test_a_record_that_is_too_large_is_left_out_and_that_is_said(
     assert "too large for a page" in html and "data:application/json" not in html
 
 
+def test_the_first_records_that_fit_are_carried_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    small, large = example("forecast"), example("comparison")
+    sizes = [len(link) for link in downloads.json_links([small, large])]
+    monkeypatch.setattr(downloads, "LARGEST", sum(sizes) - 1)
+    assert [bool(link) for link in downloads.json_links([small, large, small])] == [True, False, True]
+
+
 def test_labels_and_forecasts_beside_scans(tmp_path: Path) -> None:
     scan = ds.scan(ds.models.classic(depth=4, d=16, h=2), torch.randn(2, 9, 16))
     html = ds.report({"mine": scan, "yours": scan}, ds.forecast(scan, depth=6), to=tmp_path / "p.html").read_text()

@@ -3,12 +3,14 @@
 import base64
 import csv
 import io
+import json
 import re
+from collections.abc import Iterable
 
-from depthscope.records import Record, as_json
+from depthscope.records import Record, plain
 from depthscope.reports.story import Table, Value
 
-LARGEST = 2_000_000  # bytes of a record that a page carries; the page stays below 5 MB
+LARGEST = 2_500_000  # bytes of all records that a page carries; the page stays below 5 MB
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would compute a cell that begins with one of these
 
 
@@ -38,10 +40,14 @@ def csv_link(table: Table) -> str:
     return _link("text/csv;charset=utf-8", csv_text(table))
 
 
-def json_link(record: Record) -> str | None:
-    """None where the record is too large for a page."""
-    text = as_json(record)
-    return _link("application/json", text) if len(text) <= LARGEST else None
+def json_links(records: Iterable[Record]) -> list[str]:
+    """One for each record, in their order; "" for one that is too large beside those before it."""
+    found, left = [], LARGEST
+    for record in records:
+        link = _link("application/json", json.dumps(plain(record), allow_nan=False, separators=(",", ":")))
+        found.append(link if len(link) <= left else "")
+        left -= len(found[-1])
+    return found
 
 
 def png_link(picture: bytes) -> str:

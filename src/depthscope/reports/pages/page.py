@@ -15,7 +15,7 @@ from typing import Any
 from depthscope.errors import MissingExtraError, UsageError
 from depthscope.files import whole_file
 from depthscope.records import Record
-from depthscope.reports.pages.downloads import csv_link, file_name, json_link, png_link
+from depthscope.reports.pages.downloads import csv_link, file_name, json_links, png_link
 from depthscope.reports.pages.figures import description, figure
 from depthscope.reports.pages.numbers import shown
 from depthscope.reports.story import CHAPTERS, Story
@@ -53,6 +53,7 @@ def html(stories: list[Story]) -> str:
         .get_template("page.html.j2")
         .render(
             stories=stories,
+            links=iter(json_links(record for story in stories for record in story.records.values())),
             chapters=CHAPTERS,
             figures=json.loads(json.dumps(figures, allow_nan=False)),
             style=_text("templates/page.css"),
@@ -90,7 +91,7 @@ def environment() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"shown": shown, "csv": csv_link, "json_file": json_link, "png": png_link, "described": description}
+    made.filters |= {"shown": shown, "csv": csv_link, "png": png_link, "described": description, "next": next}
     made.globals |= {"file_name": file_name}
     made.tests["number"] = lambda value: isinstance(value, int | float)
     return made
