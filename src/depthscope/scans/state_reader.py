@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from depthscope.checks import measurable
 from depthscope.metrics.chunks import CHUNK, Energies, chunks
 from depthscope.metrics.massive import rest
 from depthscope.registry import MetricFacts
@@ -73,6 +74,7 @@ class StateReader:
     def __call__(self, tokens: Tensor, numbers: StateNumbers | None, whole: bool) -> StateNumbers:
         if numbers is not None and (numbers.whole or not whole):
             return numbers
+        tokens = measurable(tokens)
         fits = self.mask is not None and self.mask.shape == tokens.shape[:-1]
         mask = self.mask.to(tokens.device).reshape(-1, tokens.shape[-2]) if fits else None  # type: ignore[union-attr]
         # a state seen before, in passing, stays the same record: the hook for its gradient belongs to it

@@ -4,6 +4,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from depthscope.checks import measurable
 from depthscope.traces.flow import Flow
 from depthscope.traces.token_axis import Frames
 from depthscope.traces.tokens import Layout
@@ -69,6 +73,11 @@ class Add:
     result: State
     bias: float = 0.0  # |b|^2 of the bias that was added last before this sum; |b| until the pass ends
     joint: bool = False  # attention and something else were mixed before they came here
+
+
+def length_of(bias: Tensor) -> Any:
+    """|b|, in float64, on its device where it can be."""
+    return torch.linalg.vector_norm(measurable(bias.detach()), dtype=torch.float64)
 
 
 @dataclass(eq=False)
