@@ -24,13 +24,16 @@ def anonymous() -> float:
     return int(next(found.split()[1] for found in lines if found.startswith("RssAnon"))) / 1024
 
 
+IDLE = anonymous()  # memory that was freed and not given back would hide what is needed next
+
+
 def measured(work: Callable[[], object]) -> tuple[float, float]:
-    """CPU seconds, and how far memory rises meanwhile."""
-    first, peak, running = anonymous(), [0.0], True
+    """CPU seconds, and how far memory is above that of the idle process at most."""
+    peak, running = [0.0], True
 
     def look() -> None:
         while running:
-            peak[0] = max(peak[0], anonymous() - first)
+            peak[0] = max(peak[0], anonymous() - IDLE)
             time.sleep(EVERY)
 
     watch = threading.Thread(target=look)

@@ -19,6 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
+from depthscope.checks import WITHOUT_FLOAT64
+
 FAR = torch.device("privateuseone:0")
 READS = ("aten._local_scalar_dense.default", "aten.equal.default")
 
@@ -38,6 +40,8 @@ class Far(Tensor):
 
     @staticmethod
     def __new__(cls: type, inside: Tensor) -> "Far":
+        if FAR.type in WITHOUT_FLOAT64 and inside.dtype in (torch.float64, torch.complex128):
+            raise MixedDevicesError(f"a tensor of {FAR} cannot be {inside.dtype}: the device has no float64")
         far = Tensor._make_wrapper_subclass(
             cls, inside.shape, strides=inside.stride(), storage_offset=inside.storage_offset(), dtype=inside.dtype,
             device=FAR, requires_grad=False,
@@ -117,12 +121,14 @@ class Factories(TorchDispatchMode):
 
 
 @contextmanager
-def far_away() -> Iterator[None]:
-    """While entered, the fake device works. Attention has one kernel on both devices: on the CPU torch takes another
+def far_away(narrow: bool = False) -> Iterator[None]:
+    """While entered, the fake device works; narrow: it has no float64. Attention has one kernel on both devices: on the CPU torch takes another
     one, and where tokens have grown alike the difference in rounding is all that is left of theirs."""
     READ_AT.clear()
+    WITHOUT_FLOAT64.update({FAR.type} if narrow else ())
     with Factories(), sdpa_kernel(SDPBackend.MATH):
         yield
+    WITHOUT_FLOAT64.discard(FAR.type)
 
 
 def moved(value: Any) -> Any:

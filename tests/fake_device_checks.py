@@ -118,8 +118,20 @@ def padding_and_sites() -> None:
 
 
 def forecasts() -> None:
-    near, far = (ds.forecast(put(model(output=True)), put(X)).t_sim for put in (lambda value: value, moved))
-    close(far, near)
+    for given in ({"inputs": X}, {"n": 9}):
+        near, far = (ds.forecast(put(model(output=True)), **put(given)).t_sim for put in (lambda value: value, moved))
+        close(far, near)
+
+
+def without_float64() -> None:
+    """The same verbs where the device has no float64, as MPS: what needs it is measured on the CPU."""
+    try:
+        Far(torch.ones(2)).double()
+        raise AssertionError("the device took float64")
+    except MixedDevicesError:
+        pass
+    for check in (scans, fixes, padding_and_sites, language, forecasts, ablations, circuits):
+        check()
 
 
 def ablations() -> None:
@@ -167,12 +179,13 @@ def language() -> None:
 
 CHECKS: tuple[Callable[[], None], ...] = (
     the_device_tells, metrics, states, scans, fixes, padding_and_sites, language, forecasts, ablations, circuits,
+    without_float64,
 )  # fmt: skip
 
 if __name__ == "__main__":
     for check in CHECKS:
         if sys.argv[1:] and check.__name__ not in sys.argv[1:]:
             continue
-        with far_away():
+        with far_away(narrow=check is without_float64):
             check()
         print(check.__name__, sum(READ_AT.values()), READ_AT.most_common(6), flush=True)

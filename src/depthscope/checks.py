@@ -53,6 +53,14 @@ def check_mask(mask: Tensor, shape: tuple[int, ...], *, where: str) -> Tensor:
     return mask
 
 
+WITHOUT_FLOAT64 = {"mps"}  # kinds of devices on which there is none
+
+
+def measurable(x: Tensor) -> Tensor:
+    """x where float64 exists: on its own device, or on the CPU."""
+    return x.cpu() if x.device.type in WITHOUT_FLOAT64 else x
+
+
 def check_stochastic(P: Tensor, mask: Tensor | None = None, *, where: str) -> None:
     """Raise unless P is (..., n, m) with rows that are probabilities."""
     if not P.is_floating_point() or P.ndim < 2 or P.shape[-2] < 2:

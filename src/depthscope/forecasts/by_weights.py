@@ -34,7 +34,8 @@ def of_model(
     model = enter(model).model
     assumed = [BY_WEIGHTS, ONE_SURVEY if tau else NO_PASS]
     if inputs is None:
-        inputs = random_inputs(model, n)
+        here = next((p.device for p in model.parameters() if not p.is_meta), None)  # the others are on disk
+        inputs = random_inputs(model, n).to(here)
         assumed.append(f"inputs are random, {tuple(inputs.shape)}: none were given")
     if model.training and any(isinstance(m, nn.Dropout) and m.p > 0 for m in model.modules()):
         assumed.append("dropout is off, although the model is in training mode")

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from depthscope.checks import measurable
 from depthscope.traces.operations import is_norm
 from depthscope.traces.whole_weights import values_of, weights_in
 
@@ -25,7 +26,7 @@ def sign_of_training(model: nn.Module, blocks: list[str]) -> str:
         for name, parameter in module.named_parameters(recurse=False)
         if parameter.ndim == 1 and len(parameter) > 1
     ]
-    if any(float(values_of(*gain).double().std()) > EQUAL for gain in gains):
+    if any(float(measurable(values_of(*gain)).double().std()) > EQUAL for gain in gains):
         return "gains of norms differ"
     if gains:
         return ""
@@ -35,7 +36,7 @@ def sign_of_training(model: nn.Module, blocks: list[str]) -> str:
         for owner, name, parameter in weights_in(model.get_submodule(path))
         if parameter.ndim == 2 and min(parameter.shape) >= NARROW
     }
-    stands_out = any(edge(values_of(*place).double()) > EDGE for place in places.values())
+    stands_out = any(edge(measurable(values_of(*place)).double()) > EDGE for place in places.values())
     return "singular values stand out of those of random matrices" if stands_out else ""
 
 

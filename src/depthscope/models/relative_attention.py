@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from depthscope.checks import WITHOUT_FLOAT64
 from depthscope.errors import UsageError
 from depthscope.models.design import Design
 from depthscope.models.segment_memory import Recall
@@ -14,10 +15,11 @@ def sinusoids(T: int, d: int, like: Tensor) -> Tensor:
 
     In the dtype and on the device of `like`.
     """
-    distance = torch.arange(T, -1, -1, dtype=torch.float64, device=like.device)
-    w = 10000.0 ** (-torch.arange(0, d, 2, dtype=torch.float64, device=like.device) / d)
+    where = "cpu" if like.device.type in WITHOUT_FLOAT64 else like.device
+    distance = torch.arange(T, -1, -1, dtype=torch.float64, device=where)
+    w = 10000.0 ** (-torch.arange(0, d, 2, dtype=torch.float64, device=where) / d)
     angle = distance.unsqueeze(-1) * w
-    return torch.cat([angle.sin(), angle.cos()], -1)[:, :d].to(like.dtype)
+    return torch.cat([angle.sin(), angle.cos()], -1)[:, :d].to(like.dtype).to(like.device)
 
 
 class RelativeAttention(nn.Module):

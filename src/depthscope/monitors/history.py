@@ -30,6 +30,11 @@ class History(Record):
     alarmed: Scan | None  # in full, made at the newest alarm
     notes: list[str] = field(default_factory=list)
 
+    def gist(self) -> str:
+        alarms = f"{len(self.alarms)} alarm{'' if len(self.alarms) == 1 else 's'}"
+        until = f" up to step {self.steps[-1]}: {self.verdicts[-1]}" if self.steps else ""
+        return f"{self.model}, {self.depth} blocks, {len(self.steps)} looks{until}, {alarms}"
+
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.curves:
             raise UnknownNameError("history: " + unknown("curve", name, self.curves))

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from depthscope.checks import measurable
 from depthscope.errors import ShapeError, UnknownNameError, UsageError
 from depthscope.registry import shelve, unknown
 from depthscope.remedies.eigenvalues import (
@@ -76,13 +77,13 @@ class SpectralH(ValueRemedy):
                 f"SpectralH: attention must have the width that most matrices of its block have, {len(self.psi)}; got "
                 f"{W_V.shape[0]}. Pass blocks= with modules that hold attention and its residual stream."
             )
-        H_0 = W_V.double() @ W_O.double()
+        H_0 = measurable(W_V).double() @ measurable(W_O).double()
         if self.learnable and bool(self.psi.isinf().all()):
             psi, V = nearest(H_0, self.form, self.here, heads, _wide(W_V).dtype)
             self.psi.copy_(psi)
             self.Theta.copy_(V)
         V, U = self.values(W_V, W_O, heads)
-        self.start_error = float((V.double() @ U.double() - H_0).norm() / H_0.norm())
+        self.start_error = float((measurable(V).double() @ measurable(U).double() - H_0).norm() / H_0.norm())
 
     def values(self, W_V: Tensor, W_O: Tensor, heads: int) -> tuple[Tensor, Tensor]:
         """V (d, d) and diag(lambda) V^-1 (d, d), in float32 or wider."""

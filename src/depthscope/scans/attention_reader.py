@@ -2,12 +2,13 @@
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from depthscope.checks import WITHOUT_FLOAT64, measurable
 from depthscope.metrics.mixing import sampled_mu_of
 from depthscope.metrics.pattern import HELD, Pattern, pattern_of
 from depthscope.metrics.plain_mixing import plain_mixing
@@ -63,8 +64,9 @@ class AttentionReader:
     def __call__(self, seen: AttentionSeen, X: Tensor | None) -> AttentionNumbers | None:
         if not self.metrics:
             return None
+        seen, X = _on_a_measurable_device(seen), None if X is None else measurable(X)
         fits = self.mask is not None and tuple(self.mask.shape) == (seen.front[0], seen.queries)
-        mask = self.mask if fits else None
+        mask = self.mask.to(_device_of(seen)) if fits else None  # type: ignore[union-attr]
         if seen.kind == "mixing":
             return self._mixing(seen, X, mask)
         numbers = AttentionNumbers(False if first_sees_last(seen, mask) else None, sequences=seen.front[0])
@@ -178,6 +180,17 @@ class AttentionReader:
             G = torch.randn(d, self.sample, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
             self.channels[d] = torch.linalg.qr(G).Q.to(X.device)
         return self.channels[d]
+
+
+def _device_of(seen: AttentionSeen) -> torch.device:
+    return (seen.q if seen.q is not None else seen.P).device  # type: ignore[union-attr]
+
+
+def _on_a_measurable_device(seen: AttentionSeen) -> AttentionSeen:
+    if _device_of(seen).type not in WITHOUT_FLOAT64:
+        return seen
+    P, q, k, bias = (None if part is None else measurable(part) for part in (seen.P, seen.q, seen.k, seen.bias))
+    return replace(seen, P=P, q=q, k=k, bias=bias)
 
 
 def _keep_largest(residuals: dict[str, Tensor], name: str, error: Tensor, value: Tensor) -> None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from depthscope.checks import measurable
 from depthscope.metrics.chunks import Energies
 from depthscope.scans.exceptions import Seen, massive_in
 
@@ -41,7 +42,7 @@ class StateNumbers:
         return math.sqrt((sum(self.common) + sum(self.centred)) / sum(self.tokens))
 
     def take_gradient(self, gradient: Tensor) -> None:
-        self.gradient = float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
+        self.gradient = float(torch.linalg.vector_norm(measurable(gradient), dtype=torch.float64))
 
     @property
     def finite(self) -> bool:

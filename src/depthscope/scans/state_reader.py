@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from depthscope.checks import check_mask
+from depthscope.checks import check_mask, measurable
 from depthscope.metrics.chunks import CHUNK, pieces
 from depthscope.metrics.massive import massive, rest, sizes
 from depthscope.metrics.room import Room
@@ -50,6 +50,7 @@ class StateReader:
     def __call__(self, tokens: Tensor, numbers: StateNumbers | None, whole: bool) -> StateNumbers:
         if numbers is not None and (numbers.whole or not whole):
             return numbers
+        tokens = measurable(tokens)
         fits = self.mask is not None and self.mask.shape == tokens.shape[:-1]
         # a state seen before, in passing, stays the same record: the hook for its gradient belongs to it
         numbers = StateNumbers(fits) if numbers is None else numbers

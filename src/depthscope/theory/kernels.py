@@ -61,8 +61,8 @@ def hermite_coefficients(f: Callable[[Tensor], Tensor], sigma: Tensor, mean: Ten
     sigma, mean (...) -> (..., DEGREE + 1). Then E f(u) f(v) = sum_k a_k b_k rho^k for u, v with correlation rho.
     """
     g, w = gauss_hermite()
-    mean, sigma = torch.broadcast_tensors(torch.as_tensor(mean), sigma.double())
-    parts = zip(mean.flatten().split(TOGETHER), sigma.flatten().split(TOGETHER), strict=True)
+    centre, sigma = torch.broadcast_tensors(torch.as_tensor(mean), sigma.double())
+    parts = zip(centre.flatten().split(TOGETHER), sigma.flatten().split(TOGETHER), strict=True)
     found = [(f(m.unsqueeze(-1) + s.unsqueeze(-1) * g) * w) @ _hermite() for m, s in parts]
     return (found[0] if len(found) == 1 else torch.cat(found)).reshape(*sigma.shape, -1)
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from depthscope.checks import measurable
 from depthscope.traces.cut_weights import is_cut
 from depthscope.traces.flow import Flow
 from depthscope.traces.token_axis import Frames
@@ -73,6 +74,11 @@ class Add:
     result: State
     bias: Any = 0.0  # |b|^2 of the bias that was added last before this sum; until the pass ends |b|, on its device
     joint: bool = False  # attention and something else were mixed before they came here
+
+
+def length_of(bias: Tensor) -> Any:
+    """|b|, in float64, on its device where it can be."""
+    return torch.linalg.vector_norm(measurable(bias.detach()), dtype=torch.float64)
 
 
 @dataclass(eq=False)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from depthscope.checks import measurable
 from depthscope.traces.attention import AttentionSeen, attention_in
 from depthscope.traces.contraction import PRODUCTS, contraction_of
 from depthscope.traces.identity import Known
@@ -150,7 +151,7 @@ class Patterns:
             return None
         self._used.add(place)
         P = found.arranged(weights.clean)
-        sums = P.detach().sum(-1, dtype=torch.float64)
+        sums = measurable(P.detach()).sum(-1, dtype=torch.float64)
         off = ROUNDED.get(P.dtype, 1e-3)
         if bool(((sums - 1).abs() < off).all()):
             return _seen(P)
@@ -171,10 +172,10 @@ class Patterns:
                 self._products.add(result, P)
             return None
         by = next((a for a in op.args[1:2] if isinstance(a, Tensor) and a is not tensor), None)
-        sums = P.sum(-1, dtype=torch.float64)
+        sums = measurable(P).sum(-1, dtype=torch.float64)
         if by is None or by.numel() != sums.numel():
             return None
-        divisors = by.detach().double().flatten().sort().values
+        divisors = measurable(by.detach()).double().flatten().sort().values
         divisors = divisors if "div" in op.name else (1 / divisors).sort().values
         off = ROUNDED.get(P.dtype, 1e-3)
         for more in (0.0, 1.0):

@@ -15,7 +15,7 @@ from depthscope.traces.attention import AttentionSeen, drops, without_dropout
 from depthscope.traces.flow import Flow
 from depthscope.traces.followed import followed_modules
 from depthscope.traces.lineage import Lineage
-from depthscope.traces.log import Add, Attention, Call, Log, OpenCalls
+from depthscope.traces.log import Add, Attention, Call, Log, OpenCalls, length_of
 from depthscope.traces.modules import held, modules_in
 from depthscope.traces.nests import tensors_in
 from depthscope.traces.nodes import Given, Sizes
@@ -238,7 +238,7 @@ class Recorder:
         self._patterns.end()
         first, second = (k or (None, 1.0) for k in known)
         operands = [first, (second[0], alpha * second[1])]
-        bias = 0.0 if self._bias is None else torch.linalg.vector_norm(self._bias.detach(), dtype=torch.float64)
+        bias = 0.0 if self._bias is None else length_of(self._bias)
         self.log.adds.append(Add(self._stack.path, state.order, operands, state, bias, self._lineage.mixed))
         self._lineage.end()
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from depthscope.checks import measurable
 from depthscope.traces.caches import is_cache
 from depthscope.traces.cut_weights import forward_of
 from depthscope.traces.identity import Known
@@ -80,7 +81,7 @@ class Trial:
         for (kind, a), (_, b) in zip(self.base, after, strict=False):
             if a.shape != b.shape:
                 continue
-            a, b = (x.index_select(0, rows.to(x.device)).flatten(1).double().cpu() for x in (a, b))
+            a, b = (x.index_select(0, rows.to(x.device)).flatten(1).cpu().double() for x in (a, b))
             if not bool(a.isfinite().all() and b.isfinite().all()):
                 if kind == "stream":
                     return None
@@ -206,10 +207,10 @@ def changed_tokens(tokens: Tensor, axis: int, changed: Sequence[int]) -> Tensor:
     """The same with one random vector, of the size that tokens have, in the place of those at `changed`."""
     draw = torch.Generator().manual_seed(18)
     vector = torch.randn(tokens.movedim(axis, 0).shape[-1], generator=draw, dtype=torch.float64)
-    size = tokens.double().square().mean().sqrt()
+    size = measurable(tokens).double().square().mean().sqrt()
     size = torch.where(size > 0, size, torch.ones_like(size))
     new = tokens.clone()
-    new.movedim(axis, 0)[list(changed)] = (size * vector.to(size)).to(tokens.dtype)
+    new.movedim(axis, 0)[list(changed)] = (size * vector.to(size)).to(tokens.dtype).to(tokens.device)
     return new
 
 
