@@ -43,7 +43,7 @@ def shown_by(module: ModuleType) -> None:
 
 def shown_in_words(title: str, status: str, said: list[str]) -> str | None:
     """A card for notebooks of what is a part of a record and not one itself."""
-    found: str | None = _shows[0].html_of_words(title, status, said)
+    found: str | None = _show().html_of_words(title, status, said)
     return found
 
 

@@ -19,9 +19,9 @@ def command(
     arms: Annotated[
         str | None,
         typer.Option(
-            show_default="post_norm,pre_norm,de_escalate",
-            help="Wirings and remedies, with settings (de_escalate:tau=0.5,at=ffn_in), together (pre_norm+qk_norm), "
-            "or with a rate of their own (post_norm@1e-4).",
+            show_default=False,
+            help="Wirings and remedies, with settings (de_escalate:tau=0.5), together (pre_norm+qk_norm), "
+            "or with a rate of their own (post_norm@1e-4); else post_norm, pre_norm and de_escalate.",
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Seeds of weights and data order, the same for all arms.")] = 3,
