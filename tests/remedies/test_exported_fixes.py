@@ -121,6 +121,8 @@ def test_what_cannot_be_exported_says_why() -> None:
         out(hand, X)  # the handle goes on
         with pytest.raises(UsageError, match=r"torch\.jit\.script cannot compile\. Call the model once, then"):
             torch.jit.script(hand)
+        with pytest.raises(UsageError, match=r"DeEscalate\(tau=0\.7\) at block_out acts by hooks"):
+            torch.jit.script(copy.deepcopy(hand))  # which was never called
 
 
 class EitherWay(nn.Module):
