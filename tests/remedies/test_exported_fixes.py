@@ -121,6 +121,8 @@ def test_what_cannot_be_exported_says_why() -> None:
         out(hand, X)  # the handle goes on
         with pytest.raises(UsageError, match=r"torch\.jit\.script cannot compile\. Call the model once, then"):
             torch.jit.script(hand)
+        with pytest.raises(UsageError, match=r"DeEscalate\(tau=0\.7\) at block_out acts by hooks"):
+            torch.jit.script(copy.deepcopy(hand))  # which was never called
 
 
 class EitherWay(nn.Module):
@@ -149,31 +151,35 @@ def test_a_model_with_two_forms_cannot_be_one_graph() -> None:
 
 
 @over("build", [encoder], long=[gpt2])
-@over("way", ["wrapped", "around"], long=["in place", "before"])
-def test_a_model_that_is_compiled_after_it_was_fixed(build: Callable, way: str) -> None:
-    """Compiled code does not call hooks that it does not know: nobody may get the plain model in silence."""
+@over("way", ["after", "before"], long=["in place", "around"])
+def test_compiled_code_never_hides_a_fix(build: Callable, way: str) -> None:
+    """Compiled code does not call hooks that it does not know: it stands aside, or the call is refused."""
     model, inputs = build(), X if build is encoder else IDS
-    compiled = torch.compile(Logits(model) if way == "around" else model, backend="eager")
-    if way == "before":
-        out(compiled, inputs)
+    if way in ("before", "around"):
+        compiled = torch.compile(model if way == "before" else Logits(model), backend="eager")
+        plain = out(compiled, inputs)
     fix = ds.fix_(model, R.DeEscalate(0.7))  # not through what is compiled
     fixed = out(model, inputs)
-    if way == "in place":
+    if way in ("before", "around"):
+        for _ in range(2):
+            assert torch.equal(out(compiled, inputs), fixed)
+        fix.undo()
+        torch.testing.assert_close(out(compiled, inputs), plain)
+        return
+    if way == "after":
+        compiled = torch.compile(model, backend="eager")
+    else:
         model.compile(backend="eager")
         compiled = model
     said = r"was compiled after fix_, or around it: .* compiled = torch\.compile\(model\); ds\.fix_\(compiled, \.\.\.\)"
     for _ in range(2):
         with pytest.raises(UsageError, match=said):
             out(compiled, inputs)
-    if way == "in place":
-        model._compiled_call_impl = None
+    model._compiled_call_impl = None
     assert torch.equal(out(model, inputs), fixed)
     fix.undo()
-    plain = out(model, inputs)
-    with ds.fix_(compiled if way in ("wrapped", "before") else model, R.DeEscalate(0.7)) as fix:
-        if way != "around":
-            assert torch.equal(out(compiled, inputs), fixed)
-    torch.testing.assert_close(out(compiled, inputs), plain)
+    with ds.fix_(compiled, R.DeEscalate(0.7)):
+        assert torch.equal(out(compiled, inputs), fixed)
 
 
 def test_a_model_that_must_be_one_graph_is_refused_with_the_line_that_helps() -> None:

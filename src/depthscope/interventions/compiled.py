@@ -4,6 +4,7 @@ What fits in one graph with the change is compiled anew, by the wrapper's own se
 without the change is kept for later.
 """
 
+import gc
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -28,6 +29,18 @@ def eager_calls(model: nn.Module, wrappers: list[nn.Module]) -> Iterator[None]:
             module._compiled_call_impl = None
             stack.callback(setattr, module, "_compiled_call_impl", call)
         yield
+
+
+def wrappers_around(model: nn.Module) -> list[Any]:
+    """What torch.compile has made of a model, or of one that holds it, and somebody still has: it may be called later.
+
+    Compiled code of torch's own modules does not look for hooks that came after it.
+    """
+    compiler = sys.modules.get("torch._dynamo.eval_frame")
+    if compiler is None:
+        return []
+    wrappers = [one for one in gc.get_objects() if issubclass(type(one), compiler.OptimizedModule)]
+    return [one for one in wrappers if any(part is model for part in one._orig_mod.modules())]
 
 
 def compiles_around() -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from depthscope.errors import HookError, UsageError
 from depthscope.interventions.blocks import Blocks
-from depthscope.interventions.compiled import compiles_around, eager_calls
+from depthscope.interventions.compiled import compiles_around, eager_calls, wrappers_around
 from depthscope.interventions.graphs import Forward, OneGraph, is_exporting
 from depthscope.interventions.hooks import Hook
 from depthscope.interventions.passes import Pass
@@ -47,7 +47,7 @@ class Handle(Blocks):
             self.model.register_forward_hook(Hook(self, "_end"), with_kwargs=True, always_call=True),
         ):
             self._undo.callback(handle.remove)
-        self._undo.enter_context(eager_calls(self.model, entry.wrappers))
+        self._undo.enter_context(eager_calls(self.model, entry.wrappers or wrappers_around(self.model)))
         self.graph: OneGraph | None = None  # where it is compiled with the model
 
     # what kinds of change are asked

@@ -78,8 +78,9 @@ class Fix(Handle):
     @property
     def leaks(self) -> bool:
         """Whether tokens are shown their future, because the user insisted: as measured, where a pass has told."""
-        if self.forms.now is not None and self.group is None and self.forms.now.stream.kind != "unknown":
-            return self.forms.now.leaks
+        now = None if self.asleep else self.forms.now
+        if now is not None and self.group is None and now.stream.kind != "unknown":
+            return now.leaks
         return self.causal == "leak" and not getattr(self.remedy, "causal_safe", False)
 
     @property
