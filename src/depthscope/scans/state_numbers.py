@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from depthscope.metrics.chunks import Energies
+from depthscope.metrics.chunk import Energies
 from depthscope.scans.exceptions import Seen, massive_in
 
 
