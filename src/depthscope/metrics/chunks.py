@@ -12,7 +12,7 @@ from depthscope.metrics.sums import is_narrow
 
 SAFE = {torch.float64: 1e-75, torch.float32: 1e-6}  # squares of numbers above it, and below its inverse, are numbers
 RANGE = 1e-10, 1e20  # of a mean square, for float32 to hold the squares
-CHUNK = 1 << 20  # elements at a time: calls of functions cost little beside them, and memory stays flat
+CHUNK = 1 << 19  # elements at a time: calls of functions cost little beside them, and memory stays flat
 
 
 def power_of_two(x: Tensor) -> Tensor | None:
