@@ -6,7 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from depthscope.metrics.chunks import Chunk, by_sample, joined
+from depthscope.metrics.chunk import Chunk, joined
+from depthscope.metrics.chunks import by_sample
 from depthscope.metrics.massive import rest
 from depthscope.metrics.ordinary import central, centred_seen, directions_seen, inverse_norms, kept, ordinary
 from depthscope.metrics.sums import norms, products, squared_gram, weighted_sum

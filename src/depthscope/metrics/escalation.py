@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from depthscope.checks import check_pair
-from depthscope.metrics.chunks import Energies, energies, power_of_two
+from depthscope.metrics.chunk import Energies
+from depthscope.metrics.chunks import energies, power_of_two
 from depthscope.metrics.mixing import mu
 from depthscope.registry import metric
 

@@ -6,7 +6,8 @@ Nearly every trained language model and large ViT has them: sinks and registers 
 import torch
 from torch import Tensor
 
-from depthscope.metrics.chunks import Chunk, by_sample
+from depthscope.metrics.chunk import Chunk
+from depthscope.metrics.chunks import by_sample
 from depthscope.registry import metric
 
 MASSIVE = 5.0  # times the median norm: such a token weighs as much as 25 others

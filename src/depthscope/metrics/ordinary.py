@@ -9,7 +9,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from depthscope.metrics.chunks import Chunk
+from depthscope.metrics.chunk import Chunk
 from depthscope.metrics.massive import rest
 
 SEEN = 8

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from depthscope.metrics.chunks import Chunk, chunks
+from depthscope.metrics.chunk import Chunk
+from depthscope.metrics.chunks import chunks
 
 
 def prefix_diversity(X: Tensor, *, mask: Tensor | None = None) -> Tensor:

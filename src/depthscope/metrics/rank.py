@@ -6,7 +6,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from depthscope.metrics.chunks import Chunk, by_sample
+from depthscope.metrics.chunk import Chunk
+from depthscope.metrics.chunks import by_sample
 from depthscope.registry import metric
 
 _INVARIANT = ("token order", "scale", "rotation", "padding")

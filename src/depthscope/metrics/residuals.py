@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from depthscope.metrics.chunks import Chunk, by_sample
+from depthscope.metrics.chunk import Chunk
+from depthscope.metrics.chunks import by_sample
 from depthscope.registry import metric
 
 _INVARIANT = ("token order", "scale", "padding")

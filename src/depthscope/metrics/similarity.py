@@ -2,7 +2,8 @@
 
 from torch import Tensor, where
 
-from depthscope.metrics.chunks import Chunk, by_sample
+from depthscope.metrics.chunk import Chunk
+from depthscope.metrics.chunks import by_sample
 from depthscope.registry import metric
 
 _INVARIANT = ("token order", "scale", "rotation", "padding")

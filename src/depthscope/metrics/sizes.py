@@ -4,7 +4,8 @@ import math
 
 from torch import Tensor
 
-from depthscope.metrics.chunks import Chunk, by_sample
+from depthscope.metrics.chunk import Chunk
+from depthscope.metrics.chunks import by_sample
 from depthscope.registry import metric
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import UsageError
-from depthscope.metrics.chunks import Chunk
+from depthscope.metrics.chunk import Chunk
 from depthscope.registry import MetricFacts, lookup
 from depthscope.scans.state_numbers import StateNumbers
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import MaskError
-from depthscope.metrics.chunks import Energies
+from depthscope.metrics.chunk import Energies
 from depthscope.scans.attention_reader import AttentionNumbers
 from depthscope.scans.state_numbers import StateNumbers, float64
 from depthscope.scans.together import heads_one_by_one

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from depthscope.checks import measurable
-from depthscope.metrics.chunks import Energies
+from depthscope.metrics.chunk import Energies
 from depthscope.scans.exceptions import Seen, massive_in
 
 

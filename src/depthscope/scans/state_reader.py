@@ -17,6 +17,9 @@ from depthscope.scans.state_numbers import Measured, StateNumbers, fetched
 SMALL = {True: CHUNK // 2, False: CHUNK // 8}  # whole? elements up to which a copy costs less than calls for one state
 
 
+MANY = 24  # states, from which on more together save no calls worth their memory
+
+
 class Tray:
     """Copies of states of one shape, side by side, that wait to be measured together."""
 
@@ -63,7 +66,7 @@ class StateReader:
         key = (whole, flat.shape, flat.dtype, flat.device, fits)
         tray = self._trays.get(key)
         if tray is None:
-            tray = self._trays[key] = Tray(flat, max(1, 2 * SMALL[whole] // size))
+            tray = self._trays[key] = Tray(flat, min(MANY, max(1, 2 * SMALL[whole] // size)))
         if tray.put(flat, numbers):
             self._empty(tray, whole)
         return numbers

@@ -129,7 +129,9 @@ class Log:
         for add in self.adds:
             add.bias = float(add.bias) ** 2 if is_cut(add.bias) else add.bias  # it is of several processes
         waiting = [add for add in self.adds if isinstance(add.bias, Tensor)]
-        for device in {add.bias.device for add in waiting}:
-            here = [add for add in waiting if add.bias.device == device]
-            for add, size in zip(here, torch.stack([add.bias for add in here]).tolist(), strict=True):
+        for kind in {(type(add.bias), add.bias.device) for add in waiting}:
+            here = [add for add in waiting if (type(add.bias), add.bias.device) == kind]
+            together = kind[0] is Tensor  # others, cut over processes, are fetched one by one
+            sizes = torch.stack([add.bias for add in here]).tolist() if together else [float(add.bias) for add in here]
+            for add, size in zip(here, sizes, strict=True):
                 add.bias = size**2
