@@ -229,3 +229,12 @@ def test_the_commands_know_executors() -> None:
     for words in (["compare", "digits"], ["reproduce", "yu2023/fig6", "--smoke"]):
         with pytest.raises(UnknownNameError, match=r"no executor is called 'slum'. Did you mean slurm"):
             CliRunner().invoke(app, [*words, "--executor", "slum:x"], catch_exceptions=False)
+
+
+def test_what_the_user_asks_for_holds_for_an_executor_with_a_queue_of_its_own(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(6) as pool:
+        for processes in (None, 2):
+            with opened(pool, processes, tmp_path) as crew:
+                assert crew.executor is pool and crew.asked == processes and crew.workers == (processes or 6)
+    with opened("local", 2, tmp_path) as crew:
+        assert crew.asked == 2

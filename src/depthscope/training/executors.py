@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,14 @@ _chosen: ContextVar[Any] = ContextVar("executor", default="local")
 
 @dataclass(frozen=True)
 class Crew:
-    """An executor; workers: how many calls it does at once, None where it does not say."""
+    """An executor; workers: how many calls it does at once, None where it does not say.
+
+    asked: the jobs at once that the user asked for: no more are handed out, whatever queue the executor has.
+    """
 
     executor: Executor
     workers: int | None
+    asked: int | None = None
 
 
 @contextmanager
@@ -55,13 +59,14 @@ def opened(executor: Any, processes: int | None, folder: Path) -> Iterator[Crew]
     executor = _chosen.get() if executor is None else executor
     if isinstance(executor, str):
         with _maker(executor)(executor.partition(":")[2], processes, folder) as crew:
-            yield crew
+            yield replace(crew, asked=processes)
     elif isinstance(executor, Executor):
-        yield Crew(executor, processes or getattr(executor, "_max_workers", None))  # as dask.local asks them too
+        workers = processes or getattr(executor, "_max_workers", None)  # as dask.local asks them too
+        yield Crew(executor, workers, processes)
     elif type(executor).__module__.partition(".")[0] == "submitit":
         here = getattr(executor, "cluster", type(executor).__name__) in ("local", "LocalExecutor", "debug")
         with _waited_for(SubmititJobs(executor, jobs := processes or (room() if here else QUEUED))) as own:
-            yield Crew(own, jobs)
+            yield Crew(own, jobs, processes)
     else:
         raise UsageError(
             f"executor: must be a concurrent.futures.Executor, one of submitit, or a name ({GRAMMAR}); "

@@ -76,7 +76,7 @@ class Plan:
         }
         reused = sum(job.folder in self._earlier and job.ended() is not None for job in jobs.values())
         source = Listed([*jobs.values()])
-        work(source, self.crew.executor, self.folder, watch=self.watch)
+        work(source, self.crew.executor, self.folder, at_once=self.crew.asked, watch=self.watch)
         lanes, steps = [], self.recipe.steps(len(self.task))
         for arm in arms:
             found = {seed: source.outcomes[jobs[arm.name, seed]] for seed in self.seeds}
