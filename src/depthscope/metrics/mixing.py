@@ -8,7 +8,8 @@ from torch import Tensor
 
 from depthscope.checks import check_mask, check_tokens
 from depthscope.errors import ShapeError
-from depthscope.metrics.chunks import Chunk, chunk_of
+from depthscope.metrics.chunk import Chunk
+from depthscope.metrics.chunks import chunk_of
 from depthscope.metrics.pattern import HELD, Pattern, pattern_of
 from depthscope.registry import metric
 

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from depthscope.checks import measurable
-from depthscope.traces.cut_weights import is_cut
 from depthscope.traces.flow import Flow
 from depthscope.traces.token_axis import Frames
 from depthscope.traces.tokens import Layout
@@ -126,8 +125,6 @@ class Log:
 
     def fetch_biases(self) -> None:
         """The pass has ended: biases become numbers. Asked for one by one they would have kept a device waiting."""
-        for add in self.adds:
-            add.bias = float(add.bias) ** 2 if is_cut(add.bias) else add.bias  # it is of several processes
         waiting = [add for add in self.adds if isinstance(add.bias, Tensor)]
         for kind in {(type(add.bias), add.bias.device) for add in waiting}:
             here = [add for add in waiting if (type(add.bias), add.bias.device) == kind]

@@ -8,7 +8,7 @@ from torch import Tensor
 from depthscope.records import Record
 from depthscope.reports.sheet import Curves, Grid, Line, Sheet, bare
 from depthscope.reports.show import module_for
-from depthscope.reports.story import PALETTE, Chart, Heat, Part, Story, Table, Tone, Words, curve
+from depthscope.reports.story import PALETTE, Chart, Facts, Heat, Part, Story, Table, Tone, Words, curve
 
 TONES: dict[str, Tone] = {"green": "good", "yellow": "warn", "red": "bad", "bold red": "bad"}
 MOST = 8  # charts of fields
@@ -33,6 +33,7 @@ def story(record: Record) -> Story:
     told["where"] = told["where"] or [*charts]
     if not told["verdict"]:
         told["verdict"] = [Words(record.gist(), "lead")]
+    told["how"].append(Facts({"record": f"{record.FORMAT}, version {record.VERSION}"}))
     name = type(record).__name__.lower()
     tone = TONES.get(sheets[0].style or "", "plain")
     chapters: dict[str, Any] = {**told}
