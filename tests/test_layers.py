@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "checkups": f"{BELOW} forecasts {BASE}",
     "benches": f"models scans {BASE}",
     "gates": f"traces scans forecasts {BASE}",
-    "reports": f"{BELOW} forecasts monitors training checkups benches notation {BASE}",
+    "reports": f"{BELOW} forecasts monitors training checkups benches gates notation {BASE}",
     "experiments": f"{BELOW} forecasts training reports notation {BASE}",
     "integrations": f"metrics scans monitors gates {BASE}",
     "cli": f"{BELOW} forecasts monitors training checkups benches gates reports experiments notation {BASE}",

@@ -37,7 +37,7 @@ def test_every_kind_tells_a_story_in_order(name: str) -> None:
     story = story_of(example(name)) if example(name).FORMAT != "depthscope.scan" else told([("", example(name))])[0]
     chapters = list(story.chapters)
     assert chapters == [one for one in CHAPTERS if one in chapters] and {"verdict", "evidence", "how"} <= {*chapters}
-    assert story.charts and story.records
+    assert story.records and (story.charts or name == "fixes")  # which have no numbers
 
 
 def test_numbers_of_charts_are_in_the_page_and_nothing_ends_the_script(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ MODULES = {
     "depthscope.checkup": "checkups",
     "depthscope.bench": "benches",
     "depthscope.monitor": "monitors",
+    "depthscope.gate": "gates",
 }
 TONES: dict[str, Tone] = {"green": "good", "yellow": "warn", "red": "bad"}  # of the styles of sheets
 
