@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from depthscope.monitors.alarms import NARROW
 from depthscope.monitors.choices import Choices
 from depthscope.monitors.names import VERDICTS
 from monitored import batch, bert, rows
@@ -76,7 +77,7 @@ def test_the_tables_are_so() -> None:
     named = {name for cell in options for name in re.findall(r"\w+", cell)}
     assert named == {*Choices.__dataclass_fields__, "probe"} - {"log", "entropy_floor", "across"}
     assert all(f"`{name}" in PAGE for name in ("log", "entropy_floor", "across"))
-    assert (Choices().every, Choices().action, Choices().patience, Choices().entropy_floor) == (100, "warn", 1, 0.05)
+    assert (Choices().every, Choices().action, Choices().patience, NARROW) == (100, "warn", 1, 0.05)
 
 
 def test_lines_are_short() -> None:

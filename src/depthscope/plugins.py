@@ -6,6 +6,7 @@
 They are loaded when a shelf is first looked at. One that fails is told by a warning and in FAILED, and the rest works.
 """
 
+import sys
 import warnings
 from collections.abc import MutableMapping
 from functools import cache
@@ -40,13 +41,13 @@ def entries(kind: str) -> "dict[str, EntryPoint]":
 def fill(kind: str, shelf: MutableMapping[str, Any]) -> None:
     """Load all plug-ins of a kind; each must put something new on the shelf, and leave what is there."""
     for entry in entries(kind).values():
-        before = dict(shelf)
+        before, met = dict(shelf), entry.module in sys.modules  # who was imported earlier has registered by then
         try:
             entry.load()
             replaced = [name for name, thing in before.items() if shelf.get(name) is not thing]
             if replaced:
                 raise UsageError(f"a {kind} called {replaced[0]!r} is there already; give it another name")
-            if len(shelf) == len(before):
+            if len(shelf) == len(before) and not met:
                 raise UsageError(f"its import must register a {kind}, and did not")
         except Exception as error:
             for name in [*shelf]:

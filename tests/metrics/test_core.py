@@ -116,3 +116,9 @@ def test_a_token_alone_is_no_point(d: int) -> None:
     assert metrics.few_points(corners).tolist() == 0.0
     pairs = torch.cat([corners, corners[:2] + 1e-3 * gaussian(2, d + 1)])
     assert float(metrics.few_points(pairs)) == pytest.approx(4 / 7)
+
+
+@over("scale", [1e-9, 1e9, 1e12])
+def test_the_rank_of_differences_does_not_depend_on_the_scale(scale: float) -> None:
+    X = torch.randn(1, 128, 256)
+    torch.testing.assert_close(metrics.difference_rank(scale * X), metrics.difference_rank(X), rtol=1e-3, atol=0)

@@ -6,7 +6,7 @@ import torch
 
 from depthscope.errors import ShapeError, StochasticError
 from depthscope.metrics import pattern
-from depthscope.metrics.mixing import mu, omega, sampled_mu_of
+from depthscope.metrics.mixing import mu, mu_of, omega, sampled_mu_of
 from depthscope.metrics.pattern import pattern_of
 from depthscope.metrics.spectrum import delta
 from loops import over
@@ -159,3 +159,17 @@ def test_rows_that_are_no_probabilities_are_refused(f):
         f(torch.randn(5, 4), 2 * torch.eye(5))
     with pytest.raises(ShapeError, match=rf"^{f.__name__}: X must hold floating point"):
         f(torch.ones(5, 4).long(), torch.eye(5))
+
+
+def test_mu_of_rows_that_give_a_part_to_a_sink_is_its_definition() -> None:
+    """P 1 is not 1 there: what attention makes of the mean token differs between tokens."""
+    X, P = (
+        torch.randn(1, 16, 8).double() + 2,
+        torch.rand(1, 2, 16, 1).double() * torch.randn(1, 2, 16, 16).double().softmax(-1),
+    )
+    pattern, _ = pattern_of(P, where="test", trusted=True, sink=True)
+    centre = torch.eye(16).double() - 1 / 16
+    mean = torch.full((16, 16), 1 / 16).double()
+    for found, Pi in zip(mu_of(pattern, X), (mean, centre), strict=True):
+        truth = (Pi @ P @ X[:, None]).norm(dim=(-2, -1)) / (Pi @ X).norm(dim=(-2, -1))
+        torch.testing.assert_close(found, truth.flatten(), rtol=1e-9, atol=0)

@@ -6,7 +6,7 @@ import torch
 
 from depthscope.metrics.mixing import centred_rows
 from depthscope.metrics.pattern import pattern_of
-from depthscope.metrics.spectrum import SMALL, lambda_2_of
+from depthscope.metrics.spectrum import SMALL, lambda_2, lambda_2_of
 from depthscope.metrics.thin_powers import thin_bracket
 from loops import over
 
@@ -123,3 +123,16 @@ def test_the_same_heads_give_the_same_number_in_any_company():
     P = torch.stack([low_rank(64) for _ in range(6)]).float()
     together, alone = lambda_2_of(of(P))[0], torch.cat([lambda_2_of(of(P[i : i + 1]))[0] for i in range(6)])
     torch.testing.assert_close(together, alone, rtol=1e-4, atol=0)
+
+
+@over("k", [14, 20, 24])
+@over("dtype", [torch.float64, torch.float32])
+def test_a_chain_of_tokens_is_not_taken_for_what_its_rounding_makes_of_it(k, dtype):
+    """Eigenvalues of chains move by the k-th root of what P is off by: rows that do not quite sum to 1 would be seen."""
+    P = torch.zeros(k + 13, k + 13, dtype=torch.float64)
+    i = torch.arange(k)
+    P[i, i], P[i, i + 1] = 0.7, 0.3
+    P[k:, k:] = 1 / 13
+    P = P[None].to(dtype)
+    for found, error in (lambda_2_of(of(P)), lambda_2(P, return_residual=True)):
+        assert abs(float(found) - float(rows(P.double())[0, i, i].max())) <= float(error) + 1e-7

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -21,6 +22,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a logger": ({"log": "tensorboard"}, "log must be a function .* got str"),
     "a floor": ({"floor": 1.5}, "floor must lie between 0 and 1, a share; got 1.5"),
     "a floor of nothing": ({"floor": 0.0}, "floor must lie between 0 and 1"),
+    "an entropy of no attention": ({"entropy_floor": 0.5}, "entropy_floor needs .* attention=True"),
     "an entropy": ({"entropy_floor": -1}, "entropy_floor must lie between 0 and 1"),
     "every": ({"every": 0}, "every must be a whole number, 1 or more; got 0"),
     "total": ({"total": 2.5}, "total must be a whole number"),
@@ -41,8 +43,9 @@ def test_it_is_told_before_the_training(case: str) -> None:
 def test_steps_never_fall() -> None:
     monitor = ds.Monitor(net(), GOOD)
     monitor.step(5)
+    monitor.step(numpy.int64(5))
     for n in (4, 2.5, True):
-        with pytest.raises(DepthscopeError, match="the number of optimizer steps done, which never falls"):
+        with pytest.raises(DepthscopeError, match="the number of optimizer steps done"):
             monitor.step(n)  # type: ignore[arg-type]
 
 

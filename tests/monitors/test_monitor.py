@@ -158,7 +158,10 @@ def test_a_look_that_fails_is_told_once_and_the_training_goes_on() -> None:
     model.embed = good
     assert monitor.step(3) is not None
     model.embed = nn.Embedding(2, 16)
-    for n in range(4, 9):
+    monitor.step(4), monitor.step(5)
+    with pytest.warns(MonitorWarning, match="the monitor gives up"):
+        monitor.step(6)
+    for n in range(7, 9):
         monitor.step(n)
     assert monitor.history.steps == [0, 3] and len(monitor.notes) == 5 and "gives up" in monitor.notes[-1]
     assert monitor.history.notes == monitor.notes and not monitor.should_stop
@@ -171,6 +174,18 @@ def test_a_logger_that_fails_is_told_once() -> None:
     with pytest.warns(MonitorWarning, match="step 0: the logger failed: OSError: no such host"):
         monitor = ds.Monitor(net(), words(), every=1, log=broken)
     assert monitor.step(1) is not None and len(monitor.notes) == 2
+
+
+def test_a_logger_that_fails_hides_no_look_that_fails() -> None:
+    def broken(values: dict[str, float], step: int) -> None:
+        raise OSError("no such host")
+
+    model = net()
+    with pytest.warns(MonitorWarning, match="the logger failed"):
+        monitor = ds.Monitor(model, words(), every=1, log=broken)
+    model.embed = nn.Embedding(2, 16)
+    with pytest.warns(MonitorWarning, match="step 1: a look at the model failed"):
+        monitor.step(1)
 
 
 class Writer:

@@ -7,10 +7,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from two import WORLD, in_two_processes
 
 import depthscope as ds
 from depthscope.errors import DepthscopeError
+from two import WORLD, in_two_processes
 
 
 def model() -> torch.nn.Module:

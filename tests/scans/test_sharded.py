@@ -7,10 +7,10 @@ import torch
 import torch.distributed as dist
 from sharded_models import CUT, DEPTH, HEADS, IDS, whole
 from torch.distributed.device_mesh import init_device_mesh
-from two import WORLD, in_two_processes
 
 import depthscope as ds
 from depthscope.errors import UsageError
+from two import WORLD, in_two_processes
 
 REMEDY = ds.remedies.DeEscalate(0.5)
 

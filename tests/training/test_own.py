@@ -111,6 +111,12 @@ def test_what_is_wrong_is_told_before_anything_is_trained(case: str) -> None:
         act()
 
 
+def test_other_steps_or_looks_are_other_work() -> None:
+    names = named(model_fn, batch_fn, loss_fn)
+    prints = {task("own", **names, steps=steps, looks=looks).fingerprint for steps, looks in ((2, 1), (3, 1), (2, 2))}
+    assert len(prints) == 3
+
+
 @pytest.mark.long
 def test_a_comparison_in_processes_of_their_own_goes_on_where_it_was(tmp_path: Path) -> None:
     choices = {**TINY, "epochs": 2, "seeds": 2, "folder": tmp_path, "caveat": False}

@@ -1,6 +1,6 @@
 """depthscope gate: exit code 1 when a model collapses, or lost diversity since an earlier state; for CI."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Annotated, Any
 
 import typer
@@ -75,8 +75,7 @@ def is_saved(name: str | None) -> bool:
 
 def check_options(model: Chosen, against: str | None) -> None:
     """Raise UsageError where an option for a model is given and there are saved scans alone."""
-    given = {"inputs": model.inputs, "text": model.text, "blocks": model.blocks}
-    names = [name for name, value in given.items() if value is not None]
+    names = [f.name for f in fields(model) if getattr(model, f.name) != f.default and f.name not in ("model", "stream")]
     if names and is_saved(model.model) and (against is None or is_saved(against)):
         raise UsageError(f"--{names[0]}: goes with a model alone; a saved scan has run already. Leave it out.")
 

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -68,7 +69,7 @@ class Chosen:
         from depthscope.models.sizes import Sizes
 
         sizes = Sizes(self.depth, self.width, self.heads, self.tokens, self.batch, self.seed)
-        return resolve(
+        built, given = resolve(
             str(self.model),
             sizes,
             inputs=self.inputs,
@@ -76,6 +77,17 @@ class Chosen:
             offload=self.offload,
             memory=self.memory,
         )
+        self._put_back_fixes(built)
+        return built, given
+
+    def _put_back_fixes(self, built: Any) -> None:
+        """A folder that was saved with fixes is the fixed model."""
+        from depthscope.remedies.fix import fix_, fixes
+        from depthscope.remedies.fix_record import FILE
+
+        if Path(str(self.model), FILE).is_file():
+            fix_(built, str(self.model))
+            typer.echo(f"{self.model}: with what {FILE} says: {', '.join(map(repr, fixes(built)))}", err=True)
 
 
 @dataclass(frozen=True, kw_only=True)

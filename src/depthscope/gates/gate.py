@@ -131,13 +131,14 @@ def _regression(stream: str, now: Tensor, then: Tensor, most: float, floor: floa
 
 def _same_model(scan: Scan, against: Scan) -> None:
     """Raise UsageError unless both scans can be of one model."""
+    if {*scan.streams} != {*against.streams}:
+        now, then = (", ".join(one.streams) for one in (scan, against))
+        raise UsageError(
+            f"both scans must have the same streams; now there are {now}, before {then}. "
+            "They are of two models: scan the right one again, or name one stream."
+        )
     for name, one in scan.streams.items():
-        other = against.streams.get(name)
-        if other is None:
-            raise UsageError(
-                f"both scans must have the stream {name!r}; the earlier one has {', '.join(against.streams)}. "
-                "It is of another model: scan the right one again."
-            )
+        other = against.streams[name]
         for fact in ("depth", "width"):
             a, b = getattr(one, fact), getattr(other, fact)
             if a != b:

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from depthscope.checks import check_pair
+from depthscope.checks import check_mask, check_pair
 from depthscope.metrics.chunk import Energies
 from depthscope.metrics.chunks import energies, power_of_two
 from depthscope.metrics.mixing import mu
@@ -24,7 +24,11 @@ def _rate(X: Energies, Y: Energies) -> Tensor:
 
 def _both(X: Tensor, Y: Tensor, mask: Tensor | None, where: str) -> tuple[Energies, Energies]:
     check_pair(X, Y, where=where)
-    scale = power_of_two(X.detach().reshape(-1, *X.shape[-2:]))
+    X, Y = (Z if Z.dtype in (torch.float32, torch.float64) else Z.float() for Z in (X, Y))
+    tokens = X.detach()
+    if mask is not None:
+        tokens = tokens.masked_fill(~check_mask(mask, X.shape[:-1], where=where)[..., None], 0.0)
+    scale = power_of_two(tokens.reshape(-1, *X.shape[-2:]))
     if scale is not None:
         X, Y = (Z / scale.reshape(*X.shape[:-2], 1, 1) for Z in (X, Y))
     return energies(X, mask, where=where), energies(Y, mask, where=where)

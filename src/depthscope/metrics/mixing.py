@@ -49,8 +49,18 @@ def mu_of(pattern: Pattern, X: Tensor) -> tuple[Tensor, Tensor]:
     """mu_1 and mu_2 for each head of a part, (size,) each."""
     mixed = _mixed(pattern, X)
     size = mixed.chunk.scaled_energies.centred.sqrt()
-    Z = (mixed.chunk.Pi_2_x / size.to(mixed.chunk.Pi_2_x.dtype)[:, None, None]).to(pattern.like.dtype)
+    tokens = _seen(pattern, mixed)
+    Z = (tokens / size.to(tokens.dtype)[:, None, None]).to(pattern.like.dtype)
     return _mu_1(pattern, mixed), _mixed_size(pattern, Z, mixed.heads)
+
+
+def _seen(pattern: Pattern, mixed: Mixed) -> Tensor:
+    """Tokens (samples, n, d) whose image has the centred part of P X: where P 1 = 1 the mean token adds nothing."""
+    chunk = mixed.chunk
+    if not pattern.sink:
+        return chunk.Pi_2_x
+    tokens = chunk.Pi_2_x + chunk.mean.to(chunk.Pi_2_x.dtype)
+    return tokens if chunk.valid is None else tokens.masked_fill(~chunk.valid, 0.0)
 
 
 def sampled_mu_of(pattern: Pattern, X: Tensor, channels: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
@@ -61,8 +71,9 @@ def sampled_mu_of(pattern: Pattern, X: Tensor, channels: Tensor) -> tuple[tuple[
     The error is that of a ratio of two means over r draws.
     """
     mixed = _mixed(pattern, X)
-    Z, heads = _scaled(mixed.chunk.Pi_2_x.double() @ channels), mixed.heads
-    rows = Z.to(pattern.like.dtype).mT.repeat_interleave(heads, 0)  # (size, r, n)
+    unit, heads = mixed.chunk.scaled_energies.centred.sqrt()[:, None, None], mixed.heads
+    Z, seen = (tokens.double() @ channels / unit for tokens in (mixed.chunk.Pi_2_x, _seen(pattern, mixed)))
+    rows = seen.to(pattern.like.dtype).mT.repeat_interleave(heads, 0)  # (size, r, n)
     x = Z.square().sum(-2).repeat_interleave(heads, 0)  # (size, r)
     y = torch.linalg.vector_norm(pattern.centre(pattern.image(rows)), dim=-1, dtype=torch.float64).square()
     ratio = y.sum(-1) / x.sum(-1)
@@ -79,14 +90,8 @@ def _mu_1(pattern: Pattern, mixed: Mixed) -> Tensor:
     return ((kept * sums + mixed.moved).norm(dim=-1) / sums.norm(dim=-1)).flatten()
 
 
-def _scaled(Z: Tensor) -> Tensor:
-    """Tokens with a largest entry of one: P may be narrower than X."""
-    size = Z.abs().amax((-2, -1), keepdim=True)
-    return torch.where(size > 0, Z / size, Z)
-
-
 def _mixed_size(pattern: Pattern, Z: Tensor, heads: int) -> Tensor:
-    """|Pi_2 P Z|_F for centred tokens Z (samples, n, d), (size,), float64.
+    """|Pi_2 P Z|_F for tokens Z (samples, n, d), (size,), float64.
 
     With more channels than tokens by their inner products G = Z Z^T, |R Z|_F^2 = <R, R G> for R = Pi_2 P: n instead
     of d products with P. Rounding counts against |R|_F^2 tr G there, so heads with far less take the long way.

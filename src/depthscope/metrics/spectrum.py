@@ -23,8 +23,8 @@ EXACT = 16  # the same of eigenvectors
 DELTA_TOLERANCE = 0.02  # of the residual, relative to the value; the error of a singular value goes with its square
 LAMBDA_TOLERANCE = 0.01
 TOLERANCE = 1e-3
-EPS = torch.finfo(torch.float64).eps
 HALF = 1e-5  # rows that sum to 1 no better are of half precision
+EPS = torch.finfo(torch.float64).eps
 DOUBTFUL = 0.1  # a head whose bound is wider, relative to the value, is looked at alone
 
 Estimate = tuple[Tensor, Tensor]  # the value, and how far it may be off
@@ -49,8 +49,14 @@ def delta_of(pattern: Pattern) -> Estimate:
     A, bad = finite(pattern.centre(_dense(pattern).mT).mT)
     A = A if pattern.n >= pattern.m else A.mT
     value = torch.linalg.eigvalsh(A.mT @ A)[..., -1].clamp_min(0).sqrt()  # faster than singular values, and as exact
-    error = min(A.shape[-2:]) * torch.finfo(A.dtype).eps * pattern.size_of_rows()
+    error = min(A.shape[-2:]) * torch.finfo(A.dtype).eps * pattern.size_of_rows() + _renormalised(pattern)
     return torch.where(bad, math.nan, value), torch.where(bad, math.nan, error)
+
+
+def _renormalised(pattern: Pattern) -> Tensor:
+    """What rows without their padding are off by, (size,): they are made to sum to 1 in the precision of P."""
+    here = 0.0 if pattern.mask is None else torch.finfo(pattern.like.dtype).eps
+    return here * pattern.size_of_rows()
 
 
 def _delta_by_gram(pattern: Pattern) -> Estimate:
@@ -74,7 +80,7 @@ def lambda_2_of(pattern: Pattern, whole: int = IN_SCANS) -> Estimate:
         else:
             first = pattern.mask.int().argmax(-1, keepdim=True)
             value = diagonal.scatter(-1, first, 0.0).amax(-1)
-        return value, torch.zeros_like(value)
+        return value, _renormalised(pattern)
     if pattern.n <= whole:
         return _by_powers(pattern)
     return _by_thin_powers(pattern) if pattern.n <= FEW else spectral_radius(pattern, LAMBDA_TOLERANCE)
@@ -90,21 +96,21 @@ def _of_open_rows(pattern: Pattern) -> Estimate:
 def _by_powers(pattern: Pattern) -> Estimate:
     """lambda_2_of by the whole of Pi_2 P in float64."""
     P, bad = finite(_dense(pattern))
-    off = _off(P)
-    P_Pi_2 = pattern.centre(P)
-    A = pattern.centre(P_Pi_2.mT).mT  # Pi_2 P Pi_2 has the eigenvalues of Pi_2 P
+    sums = P.sum(-1, keepdim=True)  # of narrow rows not quite 1, and far from normal heads take that for much
+    off = torch.where(sums > 0, sums - 1, 0.0).abs().amax((-2, -1))
+    P = torch.where(sums > 0, P / sums, P)
+    A = pattern.centre(pattern.centre(P).mT).mT  # Pi_2 P Pi_2 has the eigenvalues of Pi_2 P
     rounding = torch.where(bad, 0.0, 4 * EPS * pattern.size_of_rows())
     if pattern.n <= EXACT:
-        # in half precision they are off by percents: that is P as it was given
-        off_by = torch.where(off < HALF, 2 * off, 0.0) * torch.linalg.vector_norm(P_Pi_2, dim=(-2, -1))
-        value, error = radius_by_eigenvectors(A, rounding + off_by)
+        value, error = radius_by_eigenvectors(A, rounding)
+        error = error + torch.where(off < HALF, 2 * off, 0.0)  # in half precision P as it was given is off by percents
     else:
         found = spectral_bracket(A, rounding, squarings=SQUARINGS, tolerance=TOLERANCE)
         value, error = found.value, found.error + 2 * off
     for i in (~bad & ~(error <= DOUBTFUL * value)).nonzero().flatten().tolist():  # far from normal: each by itself
         keep = slice(None) if pattern.mask is None else pattern.mask[i]
         whole = P[i][keep][:, keep]
-        part = reduced(whole / whole.sum(-1, keepdim=True), EPS + float(off[i]))
+        part = reduced(whole, EPS)
         again = spectral_bracket(part.A, part.error, squarings=2 * SQUARINGS, tolerance=TOLERANCE)
         again = Bracket(*(column.clamp_min(part.known) for column in again))
         if again.error + 2 * off[i] < error[i]:
@@ -115,9 +121,11 @@ def _by_powers(pattern: Pattern) -> Estimate:
 def _by_thin_powers(pattern: Pattern) -> Estimate:
     """lambda_2_of in the precision of P; by the whole of Pi_2 P for heads that are not known well then."""
     P = in_one(pattern)
+    sums = P.sum(-1)
+    off = torch.where(sums > 0, sums - 1, 0.0).abs().amax(-1).double()  # narrow rows do not quite sum to 1
     found = thin_bracket(centred_rows(pattern), tolerance=DOUBTFUL, floor=SMALL)
-    noise = torch.finfo(P.dtype).eps * pattern.size_of_rows()  # in Pi_2 P
-    value, error = found.value.clamp_max(1.0), found.error + noise + 2 * _off(P).double()
+    noise = torch.finfo(P.dtype).eps * pattern.size_of_rows()
+    value, error = found.value.clamp_max(1.0), found.error + noise + 2 * off
     bad = ~P.sum((-2, -1)).isfinite()
     doubtful = (~bad & ~(error <= DOUBTFUL * value.clamp_min(SMALL))).nonzero().squeeze(-1)
     if len(doubtful):
@@ -127,12 +135,6 @@ def _by_thin_powers(pattern: Pattern) -> Estimate:
         better = ~(its_error >= error[doubtful])
         value[doubtful[better]], error[doubtful[better]] = again[better], its_error[better]
     return torch.where(bad, math.nan, value), torch.where(bad, math.nan, error)
-
-
-def _off(P: Tensor) -> Tensor:
-    """How far rows are from summing to 1, (b,): those of float32 do not quite."""
-    sums = P.sum(-1)
-    return torch.where(sums > 0, sums - 1, 0.0).abs().amax(-1)
 
 
 def _over_parts(of, pattern: Pattern, batch: tuple[int, ...], return_residual: bool):

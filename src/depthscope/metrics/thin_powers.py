@@ -19,6 +19,7 @@ from depthscope.metrics.gram_powers import TINY, unit
 THIN = 24  # rows of Q and W
 PROBES = 16  # random vectors
 LEAST = 1.45  # chi^2 with 16 degrees of freedom is below this once in a million
+WILD = 1.2  # |A^K|^(1/K) over the radius, from which on rounding of A might decide: float64 is asked
 FIRST, LAST = 32, 64  # K, doubled for the heads that are not known well enough
 BOUNDED = 6  # doublings of powers of Q^T W that bound the radius from both sides
 FURTHER = 6  # doublings that make the value better, which is known far better than it is bounded
@@ -100,7 +101,9 @@ def _of_power(work: Work, K: int) -> Bracket:
     G = _random(n, work.A_8)[THIN:]
     missed = work.probe * (work.log_probe - log).exp()[:, None, None] - ((G @ Q.mT) @ W).double()  # g E
     e = torch.linalg.vector_norm(missed, dim=(-2, -1)) / math.sqrt(LEAST)
-    return _of_thin(W.double() @ Q.double().mT, e, log / K, K, n)
+    found = _of_thin(W.double() @ Q.double().mT, e, log / K, K, n)
+    wild = (log / K).exp() > WILD * found.value
+    return Bracket(torch.where(wild, 0.0, found.low), torch.where(wild, torch.inf, found.high), found.value)
 
 
 def _of_thin(M: Tensor, e: Tensor, log: Tensor, K: int, n: int) -> Bracket:

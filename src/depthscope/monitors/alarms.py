@@ -14,6 +14,7 @@ from depthscope.scans.record import Scan
 from depthscope.scans.verdict import Verdict, floor_of
 
 Kind = Literal["not a number", "diversity", "forecast", "entropy"]
+NARROW = 0.05  # of the most that entropy can be
 SLOWER = "A smaller learning rate or a longer warm-up slows it."
 
 
@@ -39,7 +40,7 @@ def alarms_of(scan: Scan, steps: Sequence[int], diversity: Sequence[float], choi
         return [Alarm("not a number", step, verdict.block, verdict.driver, verdict.text, verdict.advice)]
     found = _low_diversity(scan, verdict, step, choices.floor)
     found = found or _falling(verdict, steps, diversity, choices)
-    narrow = _narrow_attention(scan, verdict, step, choices.entropy_floor)
+    narrow = _narrow_attention(scan, verdict, step, NARROW if choices.entropy_floor is None else choices.entropy_floor)
     return [one for one in (found, narrow) if one is not None]
 
 

@@ -20,8 +20,9 @@ class Choices:
     metrics, attention, blocks, mask, stream: as for ds.scan; heads are left out unless asked for. log: what is told of
     every look (loggers.py). action: "warn", "stop", or a function of an Alarm. floor: the diversity below which there
     is an alarm; None leaves it to the verdict. entropy_floor: of the attention of a block, as a share of the most that
-    is possible. patience: looks in a row that must say the same before there is an alarm. across: the processes that
-    train together, "world" or a group; None for a process that is alone with its monitor.
+    is possible, .05 where attention is looked at. patience: looks in a row that must say the same before there is an
+    alarm. across: the processes that train together, "world" or a group; None for a process that is alone with its
+    monitor.
     """
 
     every: int = 100
@@ -34,7 +35,7 @@ class Choices:
     log: Any = None
     action: str | Callable[..., Any] = "warn"
     floor: float | None = None
-    entropy_floor: float = 0.05
+    entropy_floor: float | None = None
     patience: int = 1
     across: Any = "world"
 
@@ -43,10 +44,16 @@ class Choices:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise UsageError(f"{name} must be a whole number, 1 or more; got {value!r}.")
-        for name in ("entropy_floor", *(("floor",) if self.floor is not None else ())):
+        for name in ("entropy_floor", "floor"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
+            if value is not None and (
+                isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1
+            ):
                 raise UsageError(f"{name} must lie between 0 and 1, a share; got {value!r}. 0.01 is one percent.")
+        if self.entropy_floor is not None and not self.attention:
+            raise UsageError(
+                "entropy_floor needs the entropy of attention, which is not looked at. Add attention=True."
+            )
         if not callable(self.action) and self.action not in ACTIONS:
             raise UnknownNameError(f"{unknown('action', str(self.action), ACTIONS)} Or give a function of an Alarm.")
         own = (self.metrics,) if isinstance(self.metrics, str) else tuple(self.metrics)

@@ -1,5 +1,6 @@
 """ds.Monitor: looks at a model every so many steps of any training, and raises an alarm when its tokens are lost."""
 
+import operator
 import time
 import warnings
 from collections.abc import Callable
@@ -62,6 +63,7 @@ class Monitor:
         self._scans: list[tuple[str, float, dict[str, Tensor]]] = []  # verdict, diversity, curves
         self._in_a_row: dict[str, int] = {}
         self._failed = 0
+        self._warned: set[str] = set()  # kinds of trouble
         self._seen = start  # the last step that was told
         self._hook = LastBatch(model) if probe is None else None
         settings = self.choices.scan | ({"across": self._group} if probe is None else {})
@@ -73,8 +75,8 @@ class Monitor:
     @said_by("Monitor")
     def step(self, n: int | None = None) -> Scan | None:
         """Tell that n optimizer steps are done (None: one more); the scan where this was a step to look at."""
-        before, n = self._seen, self._seen + 1 if n is None else n
-        if isinstance(n, bool) or not isinstance(n, int) or n < before:
+        before, n = self._seen, self._seen + 1 if n is None else _whole(n)
+        if n < before:
             raise UsageError(
                 f"step takes the number of optimizer steps done, which never falls; got {n!r} after {before}."
             )
@@ -138,7 +140,8 @@ class Monitor:
             self._say_failed(step, failed)
         else:
             self._failed = 0
-            self._act(self._explained(next((some for some, _ in told if some), [])))
+        rung = list({alarm.kind: alarm for some, _ in reversed(told) for alarm in some}.values())  # of any process
+        self._act(rung if failed else self._explained(rung))
         if found is not None and is_first(self._group):
             self._tell(found, step)
         self.seconds += time.perf_counter() - began
@@ -168,7 +171,9 @@ class Monitor:
         try:
             self.alarmed = self._probe.scan(metrics=None, attention=True)
             better = alarms_of(self.alarmed, self._steps, self._diversity, self.choices)
-        except Exception:  # what can be said without it is said
+        except Exception as error:  # what can be said without it is said
+            self.alarmed = self.last
+            self._note("scan", f"step {self._steps[-1]}: a scan of all metrics at the alarm failed: {error}")
             return alarms
         return [next((one for one in better if one.kind == alarm.kind), alarm) for alarm in alarms]
 
@@ -190,15 +195,24 @@ class Monitor:
         try:
             self._log(flat(found, self._scans[-1][2]), step)
         except Exception as error:
-            self._note(f"step {step}: the logger failed: {type(error).__name__}: {error}")
+            self._note("logger", f"step {step}: the logger failed: {type(error).__name__}: {error}")
 
     def _say_failed(self, step: int, words: str) -> None:
         self._failed += 1
         more = "" if self._failed < GIVE_UP else f" After {GIVE_UP} failures in a row the monitor gives up."
-        self._note(f"step {step}: a look at the model failed, and the training goes on: {words}{more}")
+        kind = "look" if not more else "end"
+        self._note(kind, f"step {step}: a look at the model failed, and the training goes on: {words}{more}")
 
-    def _note(self, words: str) -> None:
-        """Every trouble is noted, and the first one is a warning."""
-        if not self.notes and is_first(self._group):
+    def _note(self, kind: str, words: str) -> None:
+        """Every trouble is noted, and the first one of a kind is a warning."""
+        if kind not in self._warned and is_first(self._group):
             warnings.warn(MonitorWarning(f"depthscope: {words}"), stacklevel=6)
+        self._warned.add(kind)
         self.notes.append(words)
+
+
+def _whole(n: Any) -> int:
+    """A whole number of steps, of numpy too."""
+    if isinstance(n, bool) or not hasattr(n, "__index__"):
+        raise UsageError(f"step takes the number of optimizer steps done, a whole number; got {n!r}.")
+    return operator.index(n)

@@ -19,6 +19,7 @@ RELOADED = (
     f"the fix of this model is written beside its weights, in {FILE}; from_pretrained gives the model without it. "
     "Put it back with ds.fix_(model, folder)."
 )
+NOT_ON_HUB = f"push_to_hub: the copy on the hub was sent before the fix was written; upload {FILE} beside the weights."
 
 
 def save_fixes(model: nn.Module, folder: str | Path) -> Path:
@@ -70,6 +71,8 @@ class SavePretrained:
             warnings.warn(f"save_pretrained: the weights are saved without the fix. {error}", FixLostWarning, 2)
         else:
             warnings.warn(RELOADED, FixLostWarning, 2)
+            if kwargs.get("push_to_hub"):
+                warnings.warn(NOT_ON_HUB, FixLostWarning, 2)
         return done
 
 
@@ -87,16 +90,20 @@ class InState:
 
     def __call__(self, module: nn.Module, state: Any, prefix: str, metadata: Any) -> None:
         frame: Any = sys._getframe(1) if prefix else None
-        while frame is not None and frame.f_code.co_name != "save_pretrained":
+        while frame is not None and not _saves_a_model(frame):
             frame = frame.f_back
-        owner = None if frame is None else frame.f_locals.get("self")
-        if frame is not None and not isinstance(vars(owner).get("save_pretrained"), SavePretrained):
+        owner = None if frame is None else frame.f_locals["self"]
+        if owner is not None and not isinstance(vars(owner).get("save_pretrained"), SavePretrained):
             warnings.warn(
                 f"save_pretrained: {prefix[:-1]} has a fix, which is not saved with the {type(owner).__name__} around "
                 f"it. Call fix.save(folder) too, and after from_pretrained ds.fix_(model.{prefix[:-1]}, folder).",
                 FixLostWarning,
                 2,
             )
+
+
+def _saves_a_model(frame: Any) -> bool:
+    return frame.f_code.co_name == "save_pretrained" and isinstance(frame.f_locals.get("self"), nn.Module)
 
 
 def tell_when_saved(model: nn.Module) -> None:

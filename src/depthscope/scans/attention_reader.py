@@ -57,7 +57,7 @@ class AttentionReader:
 
     def __init__(self, metrics: list[Any], mask: Tensor | None, sample: int | None = None) -> None:
         self.metrics, self.mask, self.sample = metrics, mask, sample
-        self.channels: dict[int, Tensor] = {}
+        self.channels: dict[tuple[int, torch.device], Tensor] = {}
         self.scratch = Scratch()
         self._waiting: defaultdict[Any, list[Waiting]] = defaultdict(list)
 
@@ -176,10 +176,10 @@ class AttentionReader:
         d = X.shape[-1]
         if self.sample is None or self.sample >= d:
             return None
-        if d not in self.channels:
+        if (d, X.device) not in self.channels:
             G = torch.randn(d, self.sample, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-            self.channels[d] = torch.linalg.qr(G).Q.to(X.device)
-        return self.channels[d]
+            self.channels[d, X.device] = torch.linalg.qr(G).Q.to(X.device)
+        return self.channels[d, X.device]
 
 
 def _device_of(seen: AttentionSeen) -> torch.device:
@@ -195,6 +195,6 @@ def _on_a_measurable_device(seen: AttentionSeen) -> AttentionSeen:
 
 def _keep_largest(residuals: dict[str, Tensor], name: str, error: Tensor, value: Tensor) -> None:
     """The largest relative error so far, against SMALL where the value itself is smaller."""
-    relative = (error / value.clamp_min(SMALL)).nan_to_num(0.0).max()
+    relative = torch.where(value.isnan(), 0.0, error / value.clamp_min(SMALL)).nan_to_num(math.inf).max()
     known = residuals.get(name)
     residuals[name] = relative if known is None else torch.maximum(known, relative)

@@ -82,8 +82,8 @@ class Recorder:
             yield from self._head.watched(path, module, inside=path.startswith(blocks))
 
     def closed(self, failed: bool) -> None:
-        self.log.fetch_biases()
         if not failed:
+            self.log.fetch_biases()
             self.states.measure_waiting(assume=not self.log.frames)
         self.states.forget()
         self.log.flow.forget()

@@ -67,11 +67,11 @@ class KeysMet:
         return self._none[seen.keys, device]
 
     def _by_mask(self, seen: AttentionSeen) -> Tensor:
-        axes, known = seen.q.ndim, self._masks.find(seen.bias)  # type: ignore[union-attr]
-        if known is not None and known[0] == axes:
+        shape, known = (seen.q.ndim, seen.keys), self._masks.find(seen.bias)  # type: ignore[union-attr]
+        if known is not None and known[0] == shape:
             return known[1]
         unseen = _clean(*_of_mask(seen))
-        self._masks.add(seen.bias, (axes, unseen))  # type: ignore[arg-type]
+        self._masks.add(seen.bias, (shape, unseen))  # type: ignore[arg-type]
         return unseen
 
 

@@ -15,6 +15,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -212,7 +213,8 @@ def _task(model_fn: Any, batch_fn: Any, loss_fn: Any, *, steps: int, looks: int)
         for part in one:
             digest.update(part)
     for function in (model_fn, batch_fn, loss_fn):
-        digest.update(inspect.getsource(function).encode())
+        digest.update(_source(function))
+    digest.update(repr((steps, looks)).encode())
     batch = batch_fn("train", torch.Generator().manual_seed(1))
     last = LastBatch(model.train())
     try:
@@ -226,6 +228,20 @@ def _task(model_fn: Any, batch_fn: Any, loss_fn: Any, *, steps: int, looks: int)
     seen = scan(model.eval(), inputs, metrics=("t_sim", "attention_entropy"))
     start = float(loss.detach())
     return OwnTask(model_fn, batch_fn, loss_fn, steps, looks, seen, inputs, start, digest.hexdigest()[:16])
+
+
+def _source(function: Any) -> bytes:
+    """The file in which a function is written, with all that it may call there; and what a partial has fixed."""
+    if isinstance(function, partial):
+        fixed = repr((function.args, sorted(function.keywords.items()))).encode()
+        return _source(function.func) + fixed
+    try:
+        return Path(inspect.getfile(function)).read_bytes()
+    except (TypeError, OSError):
+        raise UsageError(
+            f"own: model_fn, batch_fn and loss_fn must be functions or classes of a file; got {function!r}. "
+            "Write a def in a module."
+        ) from None
 
 
 def _bytes(tensor: Tensor) -> bytes:
