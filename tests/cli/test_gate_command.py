@@ -84,7 +84,8 @@ def test_wrong_use(words: list[str], message: str, tmp_path: Path) -> None:
     if "SCAN" in words:
         CliRunner().invoke(app, ["scan", "pre_norm", *SMALL, "--depth", "2", "--json", str(saved)])
     named = {"SCAN": str(saved), "FOLDER": str(tmp_path)}
-    result = gate(*(named.get(word, word) for word in words), *SMALL)
+    sizes = [] if words[0] in ("SCAN", "nowhere.json") else SMALL  # of models that are built
+    result = gate(*(named.get(word, word) for word in words), *sizes)
     assert isinstance(result.exception, DepthscopeError), result.output  # run() makes exit code 2 of it
     with pytest.raises(DepthscopeError, match=message):
         raise result.exception
@@ -102,3 +103,25 @@ def test_one_stream_of_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     found = [json.loads(gate(*words, *more).stdout) for more in ([], ["--stream", "encoder"])]
     streams = [{check["stream"] for check in one["checks"]} for one in found]
     assert streams == [{"encoder", "decoder"}, {"encoder"}]
+
+
+def test_a_folder_with_a_fix_is_the_fixed_model(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 12, "num_attention_heads": 2, "intermediate_size": 64}
+    config = transformers.BertConfig(**sizes, vocab_size=50, initializer_range=0.02 * (768 / 32) ** 0.5)
+    model = transformers.BertModel(config).eval()
+    model.save_pretrained(tmp_path / "plain")
+    ds.fix_(model, ds.remedies.DeEscalate(1.0), at="block_out").save(tmp_path / "plain")
+    asked = ("--tokens", "9", "--min-diversity", "0.99")
+    fixed = gate(str(tmp_path / "plain"), *asked)
+    assert fixed.exit_code == 0 and "DeEscalate(tau=1) at block_out" in fixed.output
+    (tmp_path / "plain" / "depthscope.json").unlink()
+    assert gate(str(tmp_path / "plain"), *asked).exit_code == 1
+
+
+def test_options_for_a_model_do_not_go_with_a_saved_scan(tmp_path: Path) -> None:
+    scan = tmp_path / "s.json"
+    gate("pre_norm", *SMALL, "--out", str(scan))
+    refused = gate(str(scan), "--depth", "48")
+    assert isinstance(refused.exception, DepthscopeError), refused.output  # run() makes exit code 2 of it
+    assert "--depth: goes with a model alone" in str(refused.exception)
