@@ -1,7 +1,7 @@
 # make demo: a deep Transformer before and after de-escalation, out/report.html and out/demo.png
-# make test: ruff, mypy and every test that is not marked long, about 7 minutes on 2 cores
+# make test: ruff, mypy and every test that is neither long nor of pages, 5 to 6 minutes on 2 cores
 # make test-pages: pages in headless Chromium, which is installed where it is missing and apt-get is there; CI runs it
-# make test-long: the tests marked long: whole experiments, trainings, several processes; CI runs both
+# make test-long: the tests marked long: whole experiments, trainings, several processes; CI runs all three
 # make coverage: scan, fix and forecast on many models and spellings, held to a truth of its own: docs/coverage.md
 # make scale: comparisons, a search and a training by Dask, PostgreSQL, torchrun, submitit, MPI; servers on loopback
 # make bench: what scans, remedies, forecasts and training cost: docs/benchmarks.md (about half an hour on 2 cores)
