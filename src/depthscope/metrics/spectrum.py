@@ -23,6 +23,7 @@ EXACT = 16  # the same of eigenvectors
 DELTA_TOLERANCE = 0.02  # of the residual, relative to the value; the error of a singular value goes with its square
 LAMBDA_TOLERANCE = 0.01
 TOLERANCE = 1e-3
+NARROW = 1e-10  # rows that sum to 1 no better are of float32, or of less
 HALF = 1e-5  # rows that sum to 1 no better are of half precision
 EPS = torch.finfo(torch.float64).eps
 DOUBTFUL = 0.1  # a head whose bound is wider, relative to the value, is looked at alone
@@ -98,7 +99,7 @@ def _by_powers(pattern: Pattern) -> Estimate:
     P, bad = finite(_dense(pattern))
     sums = P.sum(-1, keepdim=True)  # of narrow rows not quite 1, and far from normal heads take that for much
     off = torch.where(sums > 0, sums - 1, 0.0).abs().amax((-2, -1))
-    P = torch.where(sums > 0, P / sums, P)
+    P = torch.where((sums > 0) & (off > NARROW)[:, None, None], P / sums, P)
     A = pattern.centre(pattern.centre(P).mT).mT  # Pi_2 P Pi_2 has the eigenvalues of Pi_2 P
     rounding = torch.where(bad, 0.0, 4 * EPS * pattern.size_of_rows())
     if pattern.n <= EXACT:
