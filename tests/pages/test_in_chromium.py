@@ -45,7 +45,8 @@ def test_every_kind_is_drawn_and_fits(name: str, browser: Browser, tmp_path: Pat
     assert page.stat().st_size < 5_000_000
     browser.open(page)
     drawn = browser.run(DRAWN)
-    assert drawn and [title for title, marks in drawn if not marks] == []
+    assert drawn or name == "fixes"  # which have no numbers
+    assert [title for title, marks in drawn if not marks] == []
     assert (
         browser.run("return performance.getEntriesByType('resource').filter(e => !e.name.startsWith('data:')).length")
         == 0
