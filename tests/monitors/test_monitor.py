@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 import depthscope as ds
 from depthscope.errors import MonitorWarning
+from depthscope.monitors.alarms import Alarm
 from loops import over
 from monitored import Net, batch, bert, loss_of, net, same, words
 
@@ -186,6 +187,22 @@ def test_a_logger_that_fails_hides_no_look_that_fails() -> None:
     model.embed = nn.Embedding(2, 16)
     with pytest.warns(MonitorWarning, match="step 1: a look at the model failed"):
         monitor.step(1)
+
+
+def test_an_alarm_without_a_scan_of_all_metrics_is_of_the_last_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monitor = ds.Monitor(net(), words(), every=1, action=lambda alarm: None)
+    scan = monitor._probe.scan
+
+    def narrow(**settings: Any) -> Any:
+        if settings:
+            raise MemoryError("no room")
+        return scan()
+
+    monkeypatch.setattr(monitor._probe, "scan", narrow)
+    monkeypatch.setattr("depthscope.monitors.monitor.alarms_of", lambda *_: [Alarm("diversity", 1, 1, "", "", "")])
+    with pytest.warns(MonitorWarning, match="a scan of all metrics at the alarm failed: no room"):
+        monitor.step(1)
+    assert monitor.alarmed is monitor.last and len(monitor.alarms) == 1
 
 
 class Writer:

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from depthscope.training.build import Build
 from depthscope.training.loop import train
 from depthscope.training.recipe import Recipe
 from depthscope.training.tasks import task
-from depthscope.training.tasks.own import named
+from depthscope.training.tasks.own import _source, named
 
 TINY: dict[str, Any] = {"steps": 4, "looks": 2}
 HERE = Path(__file__).parent
@@ -115,6 +116,13 @@ def test_other_steps_or_looks_are_other_work() -> None:
     names = named(model_fn, batch_fn, loss_fn)
     prints = {task("own", **names, steps=steps, looks=looks).fingerprint for steps, looks in ((2, 1), (3, 1), (2, 2))}
     assert len(prints) == 3
+
+
+def test_what_a_partial_has_fixed_is_part_of_the_work() -> None:
+    one, other = (_source(partial(model_fn, depth=depth)) for depth in (2, 3))
+    assert one != other and one.startswith(_source(model_fn))
+    with pytest.raises(DepthscopeError, match="must be functions or classes of a file"):
+        _source(object())
 
 
 @pytest.mark.long
