@@ -8,14 +8,18 @@ from torch import Tensor, nn
 
 
 def ratio(slow: Callable[[], object], fast: Callable[[], object], rounds: int) -> tuple[float, float]:
-    """Fastest time of the first over that of the second, the two alternating; and the second's in seconds."""
+    """Fastest time of the first over that of the second, the two alternating; and the second's in seconds.
+
+    On one thread processor time counts, which other work on the machine disturbs little; on more the wall does.
+    """
+    now = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     slow(), fast()
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(rounds):
         for f, column in zip((slow, fast), times, strict=True):
-            start = time.perf_counter()
+            start = now()
             f()
-            column.append(time.perf_counter() - start)
+            column.append(now() - start)
     a, b = map(min, times)
     return a / b, b
 
