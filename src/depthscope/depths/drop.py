@@ -13,8 +13,6 @@ from depthscope.errors import DepthscopeError, UsageError, said_by
 from depthscope.traces.entry import enter
 from depthscope.traces.installed import fixes_in
 
-SEEN = 8  # tokens of the pass by which a saved folder is compared
-
 
 @said_by("drop_")
 def drop_(
@@ -33,7 +31,7 @@ def drop_(
     _check_folder(model, save)
     with numbering.applied():
         if save is not None:
-            _save(model, Path(save))
+            _save(model, Path(save), numbering.path)
     return model
 
 
@@ -101,13 +99,13 @@ def _check_folder(model: nn.Module, folder: str | Path | None) -> None:
         raise UsageError(f"save: the folder must be new; {str(folder)!r} exists. Choose another name.")
 
 
-def _save(model: Any, folder: Path) -> None:
+def _save(model: Any, folder: Path, blocks: str) -> None:
     """Write the folder whole or not at all; it must load and compute the same."""
     part = folder.with_name(f"part-of-{folder.name}")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         model.save_pretrained(part)
-        _compare(model, part)
+        _compare(model, part, blocks)
         part.rename(folder)
     except DepthscopeError:
         raise
@@ -120,12 +118,13 @@ def _save(model: Any, folder: Path) -> None:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _compare(model: Any, folder: Path) -> None:
-    """The model that plain from_pretrained builds has the same weights and layers of the same kinds."""
+def _compare(model: Any, folder: Path, blocks: str) -> None:
+    """The model that plain from_pretrained builds has the same weights and blocks of the same kinds."""
     again = type(model).from_pretrained(folder, local_files_only=True, dtype=next(model.parameters()).dtype)
     here, there = model.state_dict(), again.state_dict()
     odd = sorted({*here} ^ {*there}) or [k for k in here if not torch.equal(here[k].cpu(), there[k].cpu())]
-    odd = odd or [path for path, one in _numbers(model).items() if _numbers(again).get(path) != one]
+    here, there = (_settings(one.get_submodule(blocks)) for one in (model, again))
+    odd = odd or [f"{blocks}.{path}" for path, one in here.items() if there[path] != one]
     if odd:
         raise UsageError(
             f"save: the folder must load as the model that was saved; {type(model).__name__} differs at {odd[0]}. "
@@ -133,10 +132,13 @@ def _compare(model: Any, folder: Path) -> None:
         )
 
 
-def _numbers(model: nn.Module) -> dict[str, dict[str, Any]]:
-    """The plain settings of every module, by path: what kind of layer it is."""
-    kinds = bool | int | float | str
+def _settings(blocks: nn.Module) -> dict[str, dict[str, Any]]:
+    """The plain settings of every module of the blocks, by path: what kind of layer it is."""
     return {
-        path: {k: v for k, v in vars(module).items() if isinstance(v, kinds) and k not in ("training", "name_or_path")}
-        for path, module in model.named_modules()
+        path: {
+            name: value
+            for name, value in vars(module).items()
+            if isinstance(value, bool | int | float | str) and not name.startswith("_") and name != "training"
+        }
+        for path, module in blocks.named_modules()
     }
