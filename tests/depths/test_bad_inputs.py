@@ -38,9 +38,9 @@ def test_calls_of_a_shared_block_are_priced() -> None:
     model, words = AlbertForMaskedLM(config).eval(), ids()
     given = {"input_ids": words, "labels": words.flip(0)}
     found = ds.depth(model, given, held_out=given, what=["prices"])
-    whole = float(model(**given).loss)
+    whole = float(model(**given).loss.detach())
     model.config.num_hidden_layers = 2
-    shorter = float(model(**given).loss)
+    shorter = float(model(**given).loss.detach())
     assert found.prices is not None and found.depth == 3
     # one block called again and again: whichever call is left out, two are made
     torch.testing.assert_close(found.prices.skip, torch.full((3,), shorter - whole).double(), rtol=0, atol=1e-6)

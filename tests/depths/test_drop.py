@@ -58,7 +58,7 @@ def test_numbers_that_cannot_go(blocks: list[int], part: str) -> None:
 
 def test_a_folder_that_exists(tmp_path: Path) -> None:
     tiny = llama()
-    with pytest.raises(UsageError, match="the folder must be new"):
+    with pytest.raises(UsageError, match="drop_: the folder of save must be new"):
         ds.drop_(tiny.model, [1], save=tmp_path)
     assert len(tiny.blocks) == 4 and list(tmp_path.iterdir()) == []
 

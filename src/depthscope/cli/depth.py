@@ -16,7 +16,7 @@ def command(
     model: Chosen,
     *,
     tolerance: Annotated[
-        float, typer.Option(help="A block whose skipping changes the loss by less does not earn its place.")
+        float, typer.Option(help="A block whose skipping raises the loss by less does not earn its place.")
     ] = 0.01,
     drop: Annotated[
         int | None,

@@ -49,7 +49,7 @@ def depth(
     it the loss that the model gives itself (labels among the inputs), else that of the next token of a causal language
     model. held_out: inputs that judge what the others choose; else half of the batches, or of the rows, are kept for
     that. score: one more number of the same form, whose change is told beside the price. tolerance: a block whose
-    skipping changes the loss by less does not earn its place. drops: how far the drop curves go. what: some of lens,
+    skipping raises the loss by less does not earn its place. drops: how far the drop curves go. what: some of lens,
     prices, swaps, parts, curves; the measures of one pass are always there. on_step is told what is being done.
 
     The model runs in evaluation mode with the weights it has, and is left as it was, bit for bit.
@@ -58,7 +58,6 @@ def depth(
     told = on_step or (lambda _: None)
     _refuse_fixes(enter(model).model)
     told("one pass: influence, angles, branches")
-    inputs = inputs if held_out is None or not isinstance(inputs, Iterable) else inputs
     subjects = list(subjects_of(model, inputs, blocks, mask, stream))
     if held_out is None:
         choosing, judging, same = halves(subjects)
@@ -170,7 +169,7 @@ def _priced(sums: PriceSums, loss: Loss, depth: int, passes: float) -> Prices:
 
 def _removal(judge: Judge, skip: torch.Tensor, tolerance: float, told: Callable[[str], None]) -> Removal | None:
     """All blocks below the tolerance at once, the cheapest where none is; None where nothing would be left."""
-    idle = tuple(l for l, price in enumerate(skip.tolist()) if abs(price) < tolerance)
+    idle = tuple(l for l, price in enumerate(skip.tolist()) if price < tolerance)
     gone = idle or (int(skip.nan_to_num(torch.inf).argmin()),)
     if len(gone) >= len(skip):
         return None
@@ -194,7 +193,7 @@ def _checked(what: Iterable[str], tolerance: float) -> tuple[str, ...]:
         if name not in WHAT:
             raise UnknownNameError(unknown("measure", name, WHAT))
     if {"swaps", "parts", "curves"} & {*names} and "prices" not in names:
-        raise UsageError(f"what: swaps, parts and curves go with prices; got {', '.join(names)}. Add prices.")
+        raise UsageError(f"swaps, parts and curves must go with prices; got what={list(names)}. Add prices.")
     if not tolerance > 0:
         raise UsageError(f"tolerance must be above 0, in units of the loss; got {tolerance}. Leave it out for 0.01.")
     return names

@@ -92,11 +92,11 @@ def _check_folder(model: nn.Module, folder: str | Path | None) -> None:
         return
     if not hasattr(model, "save_pretrained"):
         raise UsageError(
-            f"save: the model must be one of transformers, with save_pretrained; got {type(model).__name__}. Leave "
+            f"a model that is saved must be one of transformers, with save_pretrained; got {type(model).__name__}. Leave "
             "save out and keep model.state_dict()."
         )
     if Path(folder).exists():
-        raise UsageError(f"save: the folder must be new; {str(folder)!r} exists. Choose another name.")
+        raise UsageError(f"the folder of save must be new; {str(folder)!r} exists. Choose another name.")
 
 
 def _save(model: Any, folder: Path, blocks: str) -> None:
@@ -111,7 +111,7 @@ def _save(model: Any, folder: Path, blocks: str) -> None:
         raise
     except Exception as error:
         raise UsageError(
-            f"save: {str(folder)!r} must be writable, and transformers must read it back; {type(error).__name__}: "
+            f"the folder {str(folder)!r} must be writable, and transformers must read it back; {type(error).__name__}: "
             f"{error}. Call drop_ without save, and look at model.config."
         ) from error
     finally:
@@ -127,7 +127,7 @@ def _compare(model: Any, folder: Path, blocks: str) -> None:
     odd = odd or [f"{blocks}.{path}" for path, one in here.items() if there[path] != one]
     if odd:
         raise UsageError(
-            f"save: the folder must load as the model that was saved; {type(model).__name__} differs at {odd[0]}. "
+            f"the folder must load as the model that was saved; {type(model).__name__} differs at {odd[0]}. "
             "What this family derives from the number of a layer cannot be saved without it: keep the model in memory."
         )
 

@@ -82,7 +82,7 @@ class Removal:
 class EffectiveDepth(Record):
     """Which blocks earn their place. plain: means over all tokens, rest: over those that are massive in no state.
 
-    depth_of_use: the smallest number of leading blocks after which skipping each further one changes the loss by less
+    depth_of_use: the smallest number of leading blocks after which skipping each further one raises the loss by less
     than the tolerance. Blocks are numbered from 1, as in scans.
     """
 
@@ -106,15 +106,15 @@ class EffectiveDepth(Record):
 
     @property
     def earning(self) -> tuple[int, ...] | None:
-        """The blocks whose skipping changes the loss by the tolerance or more; None where there is no loss."""
+        """The blocks whose skipping raises the loss by the tolerance or more; None where there is no loss."""
         if self.prices is None:
             return None
         # a price that is no number is a model that broke without the block
-        return tuple(l + 1 for l, price in enumerate(self.prices.skip.tolist()) if not abs(price) < self.tolerance)
+        return tuple(l + 1 for l, price in enumerate(self.prices.skip.tolist()) if not price < self.tolerance)
 
     @property
     def idle(self) -> tuple[int, ...]:
-        """The blocks whose skipping changes the loss by less."""
+        """The blocks whose skipping raises the loss by less, or lowers it."""
         return () if self.earning is None else tuple(l for l in range(1, self.depth + 1) if l not in self.earning)
 
     @property
@@ -134,7 +134,7 @@ class EffectiveDepth(Record):
         """The blocks to remove when so many must go: by measured loss, else the stretch that turns tokens least."""
         if not 0 < count < self.depth:
             raise UsageError(
-                f"drop: must be 1 to {self.depth - 1} of {self.depth} blocks; got {count}. Leave at least one."
+                f"so many blocks cannot go: it must be 1 to {self.depth - 1} of {self.depth} blocks; got {count}. Leave at least one."
             )
         known = [c.choices[count - 1] for c in self.curves if c.by == "greedy" and len(c.choices) >= count]
         if known:
@@ -161,11 +161,11 @@ class EffectiveDepth(Record):
         unit = self._unit()
         if not self.idle:
             cheapest = int(self.prices.skip.argmin())
-            said = f"Every block changes the loss by {self.tolerance:g} {unit} or more when it alone is skipped"
+            said = f"Every block raises the loss by {self.tolerance:g} {unit} or more when it alone is skipped"
             said += f"; block {cheapest + 1} is the cheapest ({float(self.prices.skip[cheapest]):+.3g})."
         else:
             one = len(self.idle) == 1
-            said = f"{numbered(self.idle).capitalize()} {'changes' if one else 'change'} the loss by less than "
+            said = f"{numbered(self.idle).capitalize()} {'raises' if one else 'raise'} the loss by less than "
             said += f"{self.tolerance:g} {unit}{'' if one else ' each'} when skipped{'' if one else ' alone'}."
         return said if self.removal is None else f"{said} {self._removal_words(self.removal)}"
 
