@@ -24,7 +24,7 @@ from depthscope.traces.installed import fixes_in
 WHAT = ("lens", "prices", "swaps", "parts", "curves")
 TOLERANCE = 0.01
 TIMES = 3  # passes of which the fastest is taken
-PER_DROP = 6  # curves go as far as one block in so many
+PER_DROP = 10  # curves go as far as one block in so many
 
 
 @said_by("depth")
