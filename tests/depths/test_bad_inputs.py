@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from tiny import FAMILIES, ids, llama
 from torch import nn
 
 import depthscope as ds
 from depthscope.errors import DepthscopeError, UnknownNameError, UsageError
 from loops import over
-from tiny import FAMILIES, ids, llama
 
 
 def test_a_model_without_a_head_is_measured() -> None:
@@ -33,7 +33,12 @@ def test_calls_of_a_shared_block_are_priced() -> None:
     from transformers import AlbertConfig, AlbertForMaskedLM
 
     config = AlbertConfig(
-        vocab_size=61, embedding_size=8, hidden_size=16, intermediate_size=24, num_hidden_layers=3, num_attention_heads=4
+        vocab_size=61,
+        embedding_size=8,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=3,
+        num_attention_heads=4,
     )
     model, words = AlbertForMaskedLM(config).eval(), ids()
     given = {"input_ids": words, "labels": words.flip(0)}
@@ -103,7 +108,7 @@ def test_blocks_that_differ_in_width_are_refused() -> None:
                 x = layer(x)
             return x
 
-    with pytest.raises(DepthscopeError, match="depth: .*blocks="):
+    with pytest.raises(DepthscopeError, match=r"depth: .*blocks="):
         ds.depth(Wider().eval(), torch.randn(2, 5, 8), blocks=["first.*", "second.*"])
 
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny import FAMILIES, ByHand, ids, llama
 from torch import nn
 
 import depthscope as ds
 from depthscope.errors import UsageError
 from loops import over
-from tiny import FAMILIES, ByHand, ids, llama
 
 
 def said(error: pytest.ExceptionInfo) -> str:
@@ -74,7 +74,12 @@ def test_shared_blocks_are_refused() -> None:
     from transformers import AlbertConfig, AlbertModel
 
     config = AlbertConfig(
-        vocab_size=61, embedding_size=8, hidden_size=16, intermediate_size=24, num_hidden_layers=3, num_attention_heads=4
+        vocab_size=61,
+        embedding_size=8,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=3,
+        num_attention_heads=4,
     )
     model = AlbertModel(config).eval()
     with pytest.raises(UsageError, match="weights of its own"):

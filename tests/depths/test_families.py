@@ -4,12 +4,12 @@ import copy
 
 import pytest
 import torch
+from tiny import FAMILIES, Tiny, squares
 from torch import nn
 
 import depthscope as ds
 from depthscope.depths.losses import items_of, own_loss
 from loops import over
-from tiny import FAMILIES, Tiny, squares
 
 
 def shortened(tiny: Tiny, *gone: int) -> nn.Module:

@@ -5,13 +5,13 @@ import math
 
 import pytest
 import torch
+from tiny import FAMILIES, Tiny, ids
 from torch import Tensor, nn
 
 import depthscope as ds
 from depthscope.circuits.subject import subject_of
 from depthscope.depths.replay import Replay
 from loops import over
-from tiny import FAMILIES, Tiny, ids
 
 FAMILY = ["llama", "gpt2"]
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
@@ -34,7 +34,12 @@ class Stored:
         handles = []
         for block in blocks:
             attention = block.self_attn if hasattr(block, "self_attn") else block.attn
-            for module, kind, place in [(block, "in", 0), (block, "out", 1), (attention, "attention", 1), (block.mlp, "ffn", 1)]:
+            for module, kind, place in [
+                (block, "in", 0),
+                (block, "out", 1),
+                (attention, "attention", 1),
+                (block.mlp, "ffn", 1),
+            ]:
                 handles.append(module.register_forward_hook(keep(kind, place), with_kwargs=True))
         with torch.no_grad():
             self.logits = model(**given).logits
@@ -88,13 +93,13 @@ def test_influence_angles_and_branches(family: str) -> None:
     tiny, given = tiny_of(family)
     found = ds.depth(tiny.model, given, held_out=given, what=[])
     seen, depth = Stored(tiny.model, tiny.blocks, given), found.depth
-    for l in range(depth):
-        x, y = seen.states[l], seen.states[l + 1]
-        torch.testing.assert_close(found.plain.influence[l], 1 - cosine(x, y).mean(), **CLOSE)
-        for row, branch, stream in ((0, seen.attention[l], x), (1, seen.ffn[l], x + seen.attention[l])):
+    for at in range(depth):
+        x, y = seen.states[at], seen.states[at + 1]
+        torch.testing.assert_close(found.plain.influence[at], 1 - cosine(x, y).mean(), **CLOSE)
+        for row, branch, stream in ((0, seen.attention[at], x), (1, seen.ffn[at], x + seen.attention[at])):
             size = (branch.norm(dim=-1) / stream.norm(dim=-1)).mean()
-            torch.testing.assert_close(found.plain.size[row, l], size, **CLOSE)
-            torch.testing.assert_close(found.plain.cosine[row, l], cosine(branch, stream).mean(), **CLOSE)
+            torch.testing.assert_close(found.plain.size[row, at], size, **CLOSE)
+            torch.testing.assert_close(found.plain.cosine[row, at], cosine(branch, stream).mean(), **CLOSE)
     for k in range(depth + 1):
         for m in range(k + 1, depth + 1):
             angle = cosine(seen.states[k], seen.states[m]).clamp(-1, 1).arccos().mean() / math.pi
@@ -111,12 +116,12 @@ def test_massive_tokens_are_left_out_of_the_rest() -> None:
     seen = Stored(tiny.model, tiny.blocks, given)
     large = (given["input_ids"] == given["input_ids"][0, 0])[seen.keep]
     assert found.rest.count == int((~large).sum()) < found.plain.count
-    for l in range(found.depth):
-        x, y = seen.states[l], seen.states[l + 1]
-        torch.testing.assert_close(found.rest.influence[l], 1 - cosine(x, y)[~large].mean(), **CLOSE)
-        torch.testing.assert_close(found.plain.influence[l], 1 - cosine(x, y).mean(), **CLOSE)
+    for at in range(found.depth):
+        x, y = seen.states[at], seen.states[at + 1]
+        torch.testing.assert_close(found.rest.influence[at], 1 - cosine(x, y)[~large].mean(), **CLOSE)
+        torch.testing.assert_close(found.plain.influence[at], 1 - cosine(x, y).mean(), **CLOSE)
         angle = cosine(x, y)[~large].clamp(-1, 1).arccos().mean() / math.pi
-        torch.testing.assert_close(found.rest.angular[l, l + 1], angle, **CLOSE)
+        torch.testing.assert_close(found.rest.angular[at, at + 1], angle, **CLOSE)
 
 
 @over("family", FAMILY)
@@ -127,18 +132,18 @@ def test_the_lens(family: str) -> None:
     seen = Stored(tiny.model, tiny.blocks, given)
     norm = tiny.model.model.norm if family == "llama" else tiny.model.transformer.ln_f
     last = seen.logits[seen.keep].log_softmax(-1).double()
-    for l, state in enumerate([*seen.raw["in"], seen.raw["out"][-1]]):
+    for at, state in enumerate([*seen.raw["in"], seen.raw["out"][-1]]):
         with torch.no_grad():
             logits = tiny.model.lm_head(norm(state))
         here = logits[seen.keep].log_softmax(-1).double()
-        torch.testing.assert_close(found.kl[l], (last.exp() * (last - here)).sum(-1).mean(), **CLOSE)
+        torch.testing.assert_close(found.kl[at], (last.exp() * (last - here)).sum(-1).mean(), **CLOSE)
         shares = [
             len({*a.tolist()} & {*b.tolist()}) / 5
             for a, b in zip(here.topk(5).indices, last.topk(5).indices, strict=True)
         ]
-        assert float(found.overlap[l]) == pytest.approx(sum(shares) / len(shares))
+        assert float(found.overlap[at]) == pytest.approx(sum(shares) / len(shares))
         loss = next_token(logits, given["input_ids"], given["attention_mask"]).mean()
-        torch.testing.assert_close(found.loss[l], loss, **CLOSE)
+        torch.testing.assert_close(found.loss[at], loss, **CLOSE)
 
 
 @over("family", FAMILY)
@@ -155,22 +160,22 @@ def test_prices_of_blocks_swaps_and_parts(family: str) -> None:
         with torch.no_grad():
             return next_token(model(**given).logits, words, mask) - whole
 
-    for l in range(depth):
-        change = price(without(tiny, [i for i in range(depth) if i != l])[0])
-        torch.testing.assert_close(found.skip[l], change.mean(), **CLOSE)
-        torch.testing.assert_close(found.error[l], change.std() / len(change) ** 0.5, **CLOSE)
-        if l + 1 < depth:
+    for at in range(depth):
+        change = price(without(tiny, [i for i in range(depth) if i != at])[0])
+        torch.testing.assert_close(found.skip[at], change.mean(), **CLOSE)
+        torch.testing.assert_close(found.error[at], change.std() / len(change) ** 0.5, **CLOSE)
+        if at + 1 < depth:
             order = list(range(depth))
-            order[l], order[l + 1] = l + 1, l
-            torch.testing.assert_close(found.swap[l], price(without(tiny, order)[0]).mean(), **CLOSE)
+            order[at], order[at + 1] = at + 1, at
+            torch.testing.assert_close(found.swap[at], price(without(tiny, order)[0]).mean(), **CLOSE)
         for values, part in ((found.attention, "attn"), (found.ffn, "mlp")):
             twin = copy.deepcopy(tiny)
-            block = twin.blocks[l]
+            block = twin.blocks[at]
             module = getattr(block, "self_attn" if part == "attn" and family == "llama" else part)
             module.register_forward_hook(
                 lambda m, args, out: (torch.zeros_like(out[0]), *out[1:]) if isinstance(out, tuple) else out * 0
             )
-            torch.testing.assert_close(values[l], price(twin.model).mean(), **CLOSE)
+            torch.testing.assert_close(values[at], price(twin.model).mean(), **CLOSE)
     assert math.isnan(found.swap[-1])
 
 
@@ -180,16 +185,16 @@ def test_the_effect_on_later_blocks(family: str) -> None:
     found = ds.depth(tiny.model, given, held_out=given, what=["prices"]).prices
     assert found is not None
     whole, depth = Stored(tiny.model, tiny.blocks, given).states, len(tiny.blocks)
-    for l in range(depth):
-        order = [i for i in range(depth) if i != l]
+    for at in range(depth):
+        order = [i for i in range(depth) if i != at]
         states = Stored(*without(tiny, order), given).states
         for m in range(depth):
-            if m <= l:
-                assert found.effect[l, m] == 0
+            if m <= at:
+                assert found.effect[at, m] == 0
                 continue
             here, there = whole[m + 1] - whole[m], states[m] - states[m - 1]
             truth = ((here - there).norm(dim=-1) / here.norm(dim=-1)).mean()
-            torch.testing.assert_close(found.effect[l, m], truth, **CLOSE)
+            torch.testing.assert_close(found.effect[at, m], truth, **CLOSE)
 
 
 @over("family", FAMILY)
@@ -200,8 +205,8 @@ def test_pricing_reuses_the_prefix(family: str) -> None:
     replay = Replay(subject_of(tiny.model, given))
     handles = [b.mlp.register_forward_hook(lambda *_: work.append(1)) for b in tiny.blocks]
     replay.store()
-    for l in range(depth):
-        replay.run(replay.without(l))
+    for at in range(depth):
+        replay.run(replay.without(at))
     for handle in handles:
         handle.remove()
     assert len(work) == replay.blocks_run == depth + depth * (depth - 1) // 2

@@ -62,10 +62,10 @@ def greedy(
             replay = Replay(subject)
             replay.store()
             replay.store(replay.without(*gone))
-            for l in (l for l in range(depth) if l not in gone):
-                told(f"without blocks {', '.join(str(g + 1) for g in gone)} and {l + 1}")
-                items = loss.of(replay.run(replay.without(*gone, l)), subject)
-                total[l] += items.sum()
+            for at in (at for at in range(depth) if at not in gone):
+                told(f"without blocks {', '.join(str(g + 1) for g in gone)} and {at + 1}")
+                items = loss.of(replay.run(replay.without(*gone, at)), subject)
+                total[at] += items.sum()
             work += replay.blocks_run
         total[gone] = torch.inf
         gone.append(int(total.nan_to_num(torch.inf).argmin()))

@@ -169,7 +169,7 @@ def _priced(sums: PriceSums, loss: Loss, depth: int, passes: float) -> Prices:
 
 def _removal(judge: Judge, skip: torch.Tensor, tolerance: float, told: Callable[[str], None]) -> Removal | None:
     """All blocks below the tolerance at once, the cheapest where none is; None where nothing would be left."""
-    idle = tuple(l for l, price in enumerate(skip.tolist()) if price < tolerance)
+    idle = tuple(at for at, price in enumerate(skip.tolist()) if price < tolerance)
     gone = idle or (int(skip.nan_to_num(torch.inf).argmin()),)
     if len(gone) >= len(skip):
         return None
@@ -184,7 +184,7 @@ def _removal(judge: Judge, skip: torch.Tensor, tolerance: float, told: Callable[
             begin = time.perf_counter()
             replay.run(plan, from_start=True)
             own.append(time.perf_counter() - begin)
-    return Removal(tuple(l + 1 for l in gone), judge[()], judge[gone], min(times[0]), min(times[1]))
+    return Removal(tuple(at + 1 for at in gone), judge[()], judge[gone], min(times[0]), min(times[1]))
 
 
 def _checked(what: Iterable[str], tolerance: float) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ def _numbering(model: nn.Module, blocks: list[int], among: str | None) -> Number
         )
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         raise UsageError(
-            f"blocks must be of one stack; {name} has an encoder and a decoder, whose first blocks hold what the others "
+            f"blocks must be of one stack; {name} has an encoder and a decoder, whose first blocks hold what others "
             "use. Drop blocks of a model that has one stack; ds.depth prices those of both, by stream=."
         )
     found = _list_of(model, enter(model, blocks=among).names(), name)
@@ -92,8 +92,8 @@ def _check_folder(model: nn.Module, folder: str | Path | None) -> None:
         return
     if not hasattr(model, "save_pretrained"):
         raise UsageError(
-            f"a model that is saved must be one of transformers, with save_pretrained; got {type(model).__name__}. Leave "
-            "save out and keep model.state_dict()."
+            f"a model that is saved must be one of transformers, with save_pretrained; got {type(model).__name__}. "
+            "Leave save out and keep model.state_dict()."
         )
     if Path(folder).exists():
         raise UsageError(f"the folder of save must be new; {str(folder)!r} exists. Choose another name.")

@@ -17,8 +17,10 @@ def halves(subjects: Sequence[Subject]) -> tuple[list[Subject], list[Subject], s
     [only] = subjects
     rows = _rows(only)
     if rows < 2:
-        return [only], [only], (
-            "blocks were chosen and judged on the same inputs, because there is one sequence alone. Give held_out="
+        return (
+            [only],
+            [only],
+            ("blocks were chosen and judged on the same inputs, because there is one sequence alone. Give held_out="),
         )
     middle = (rows + 1) // 2
     return [_cut(only, 0, middle, rows)], [_cut(only, middle, rows, rows)], ""

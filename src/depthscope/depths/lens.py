@@ -20,7 +20,7 @@ from depthscope.depths.replay import Replay
 TOP = 5
 
 
-class _Reached(BaseException):  # noqa: N818, no error, and nobody's to catch: the pass has come to the head
+class _Reached(BaseException):
     """Carries what the head is given."""
 
     def __init__(self, given: Tensor) -> None:
@@ -68,8 +68,8 @@ def watched_heads(model: nn.Module, inside: list[str]) -> Iterator[dict[int, nn.
 
 
 def add_lens(replay: Replay, sums: LensSums, head: nn.Linear | None, final: Tensor, loss: Loss | None) -> None:
-    """Add what the lens says of one batch. head: the matrix that gives the logits, where one does. final: the logits."""
-    plans = [replay.without(*range(l, replay.depth)) for l in range(replay.depth + 1)]
+    """Add what the lens says of one batch. head: the matrix that gives the logits, if one does. final: the logits."""
+    plans = [replay.without(*range(at, replay.depth)) for at in range(replay.depth + 1)]
     subject = replay.subject
     keep = _kept(subject.mask, final)
     wanted = None
@@ -78,10 +78,10 @@ def add_lens(replay: Replay, sums: LensSums, head: nn.Linear | None, final: Tens
         wanted = torch.where(there, targets, -1)[keep].to(final.device)
     if head is None:
         last = Final(final[keep])
-        for l, plan in enumerate(plans):
+        for at, plan in enumerate(plans):
             logits = logits_in(replay.run(plan))
             assert logits is not None
-            _add(sums, l, logits[keep], last, wanted)
+            _add(sums, at, logits[keep], last, wanted)
     else:
         given = [_given_to(replay, plan, head) for plan in plans]
         rows = [one.reshape(final.shape[:-1] + one.shape[-1:])[keep] for one in given]
@@ -89,15 +89,15 @@ def add_lens(replay: Replay, sums: LensSums, head: nn.Linear | None, final: Tens
         with torch.no_grad():
             for i in range(0, len(rows[0]), step):
                 last = Final(head(rows[-1][i : i + step]))
-                for l, one in enumerate(rows):
-                    _add(sums, l, head(one[i : i + step]), last, None if wanted is None else wanted[i : i + step])
+                for at, one in enumerate(rows):
+                    _add(sums, at, head(one[i : i + step]), last, None if wanted is None else wanted[i : i + step])
     sums.count += int(keep.sum())
     if wanted is not None:
         sums.items += int((wanted >= 0).sum())
     elif loss is not None:
-        for l, plan in enumerate(plans):
+        for at, plan in enumerate(plans):
             items = loss.of(replay.run(plan), subject)
-            sums.loss[l] += items.sum()
+            sums.loss[at] += items.sum()
         sums.items += len(items)
 
 
@@ -133,16 +133,16 @@ class Final:
         self.top = logits.topk(top_of(logits.shape[-1]), dim=-1).indices
 
 
-def _add(sums: LensSums, l: int, logits: Tensor, last: Final, wanted: Tensor | None) -> None:
+def _add(sums: LensSums, at: int, logits: Tensor, last: Final, wanted: Tensor | None) -> None:
     """Rows of logits (rows, V) of one state beside the final ones. wanted (rows,): the next token, -1 for none."""
     here = logits.float().log_softmax(-1)
-    sums.kl[l] += (last.p * (last.log - here)).sum(-1).double().sum().cpu()
+    sums.kl[at] += (last.p * (last.log - here)).sum(-1).double().sum().cpu()
     mine = logits.topk(last.top.shape[-1], dim=-1).indices
-    sums.overlap[l] += (mine[:, :, None] == last.top[:, None]).any(-1).double().mean(-1).sum().cpu()
+    sums.overlap[at] += (mine[:, :, None] == last.top[:, None]).any(-1).double().mean(-1).sum().cpu()
     if wanted is not None:
         there = wanted >= 0
         said = here[there].gather(-1, wanted[there][:, None])
-        sums.loss[l] -= said.double().sum().cpu()
+        sums.loss[at] -= said.double().sum().cpu()
 
 
 def top_of(classes: int) -> int:

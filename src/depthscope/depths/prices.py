@@ -1,8 +1,8 @@
 """What every block is worth: the change of the loss when it is left out, swapped, or robbed of one branch.
 
 Price of block l: loss without l minus loss, on the same items, with the standard error of the mean of the differences.
-Effect of l on m > l: mean over tokens of |c_m - c'_m| / |c_m|, with c_m = y_m - x_m what block m adds to the stream, and
-c'_m what it adds when l is left out (Csordas et al. 2025 take the largest over tokens; the mean is robust).
+Effect of l on m > l: mean over tokens of |c_m - c'_m| / |c_m|, with c_m = y_m - x_m what block m adds to the stream,
+and c'_m what it adds when l is left out (Csordas et al. 2025 take the largest over tokens; the mean is robust).
 """
 
 from collections.abc import Callable
@@ -53,35 +53,35 @@ def add_prices(replay: Replay, sums: PriceSums, base: Any, loss: Loss, score: Sc
     if score is not None:
         sums.add("score", -1, items_of(score(base, given_to(subject))))
     effect = Effect(replay)
-    for l in range(depth):
-        told(f"without block {l + 1}")
-        effect.skipped = l
-        output = replay.run(replay.without(l), on_block=effect)
-        sums.add("skip", l, loss.of(output, subject))
+    for at in range(depth):
+        told(f"without block {at + 1}")
+        effect.skipped = at
+        output = replay.run(replay.without(at), on_block=effect)
+        sums.add("skip", at, loss.of(output, subject))
         if score is not None:
-            sums.add("score", l, items_of(score(output, given_to(subject))))
+            sums.add("score", at, items_of(score(output, given_to(subject))))
     sums.effect = effect.sums if sums.effect is None else sums.effect + effect.sums
     sums.tokens += effect.tokens
 
 
 def add_swaps(replay: Replay, sums: PriceSums, loss: Loss, told: Told) -> None:
     """Price the exchange of every block with the next one; of blocks that are no modules there is none."""
-    for l in range(replay.depth - 1 if replay.are_modules else 0):
-        told(f"blocks {l + 1} and {l + 2} swapped")
-        sums.add("swap", l, loss.of(replay.run(replay.swapped(l)), replay.subject))
+    for at in range(replay.depth - 1 if replay.are_modules else 0):
+        told(f"blocks {at + 1} and {at + 2} swapped")
+        sums.add("swap", at, loss.of(replay.run(replay.swapped(at)), replay.subject))
 
 
 def add_parts(replay: Replay, sums: PriceSums, loss: Loss, told: Told) -> None:
     """Price attention and feed-forward network alone, where a block joins each by a sum of its own."""
     for part in ("attention", "ffn"):
-        for l in range(replay.depth):
-            told(f"without the {part} of block {l + 1}")
-            remover = OneBlock(part, l)
-            output = replay.run_from(l, remover)
+        for at in range(replay.depth):
+            told(f"without the {part} of block {at + 1}")
+            remover = OneBlock(part, at)
+            output = replay.run_from(at, remover)
             if remover.reason:
-                sums.reasons.append(f"block {l + 1} without {part}: {remover.reason}")
+                sums.reasons.append(f"block {at + 1} without {part}: {remover.reason}")
                 return
-            sums.add(part, l, loss.of(output, replay.subject))
+            sums.add(part, at, loss.of(output, replay.subject))
 
 
 class OneBlock(PartsRemover):

@@ -32,7 +32,7 @@ class Lens:
     @property
     def depth(self) -> int:
         """The first state from which on at least half of the final top five is in the top five."""
-        below = [l for l, share in enumerate(self.overlap.tolist()) if not share >= HALF]
+        below = [at for at, share in enumerate(self.overlap.tolist()) if not share >= HALF]
         return below[-1] + 1 if below else 0
 
 
@@ -110,12 +110,12 @@ class EffectiveDepth(Record):
         if self.prices is None:
             return None
         # a price that is no number is a model that broke without the block
-        return tuple(l + 1 for l, price in enumerate(self.prices.skip.tolist()) if not price < self.tolerance)
+        return tuple(at + 1 for at, price in enumerate(self.prices.skip.tolist()) if not price < self.tolerance)
 
     @property
     def idle(self) -> tuple[int, ...]:
         """The blocks whose skipping raises the loss by less, or lowers it."""
-        return () if self.earning is None else tuple(l for l in range(1, self.depth + 1) if l not in self.earning)
+        return () if self.earning is None else tuple(at for at in range(1, self.depth + 1) if at not in self.earning)
 
     @property
     def depth_of_use(self) -> int | None:
@@ -134,7 +134,8 @@ class EffectiveDepth(Record):
         """The blocks to remove when so many must go: by measured loss, else the stretch that turns tokens least."""
         if not 0 < count < self.depth:
             raise UsageError(
-                f"so many blocks cannot go: it must be 1 to {self.depth - 1} of {self.depth} blocks; got {count}. Leave at least one."
+                f"the number of blocks that go must be 1 to {self.depth - 1}, of {self.depth}; got {count}. "
+                "Leave at least one."
             )
         known = [c.choices[count - 1] for c in self.curves if c.by == "greedy" and len(c.choices) >= count]
         if known:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from depthscope.circuits.subject import Subject
 from depthscope.errors import HookError, UsageError

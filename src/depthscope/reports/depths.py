@@ -26,7 +26,7 @@ LEGEND = (
 
 def table(found: EffectiveDepth) -> tuple[list[str], list[list[str]]]:
     """Column names and cells, one row for each block."""
-    names, columns = ["block"], [[str(l + 1) for l in range(found.depth)]]
+    names, columns = ["block"], [[str(at + 1) for at in range(found.depth)]]
 
     def add(name: str, values: Tensor, digits: int = 3, sign: str = "") -> None:
         if not bool(values.isnan().all()):
@@ -72,7 +72,9 @@ def curves_table(found: EffectiveDepth) -> Grid:
 def header(found: EffectiveDepth) -> str:
     tokens = int(found.plain.count)
     loss = f"; {found.prices.loss}: {found.prices.base:.3f}" if found.prices is not None else ""
-    return f"{found.depth} blocks of width {found.width}, {tokens} tokens that chose{loss}; tolerance {found.tolerance:g}"
+    return (
+        f"{found.depth} blocks of width {found.width}, {tokens} tokens that chose{loss}; tolerance {found.tolerance:g}"
+    )
 
 
 def remarks(found: EffectiveDepth) -> list[str]:
@@ -90,7 +92,7 @@ def remarks(found: EffectiveDepth) -> list[str]:
 
 def sheets(found: EffectiveDepth) -> list[Sheet]:
     names, cells = table(found)
-    styles = ["dim" if l + 1 in found.idle else "" for l in range(found.depth)]
+    styles = ["dim" if at + 1 in found.idle else "" for at in range(found.depth)]
     series = {"block influence": found.rest.influence.tolist()}
     if found.prices is not None:
         series["price of skipping"] = found.prices.skip.tolist()
@@ -102,7 +104,9 @@ def sheets(found: EffectiveDepth) -> list[Sheet]:
     ]
     if found.curves:
         body += [Line("Loss on held-out inputs after removals", "bold"), curves_table(found)]
-    return [Sheet(f"{found.model}: which blocks earn their place", [*body, Line(LEGEND, "dim"), *notes(remarks(found))])]
+    return [
+        Sheet(f"{found.model}: which blocks earn their place", [*body, Line(LEGEND, "dim"), *notes(remarks(found))])
+    ]
 
 
 def draw(found: EffectiveDepth, figure: Any) -> None:
@@ -133,7 +137,9 @@ def _influence(found: EffectiveDepth, ax: Any) -> None:
     lines, labels = ax.get_legend_handles_labels()
     if found.prices is not None:
         right = ax.twinx()
-        right.bar(places, found.prices.skip, yerr=found.prices.error, color=COLOURS[1], alpha=0.45, label="price (right)")
+        right.bar(
+            places, found.prices.skip, yerr=found.prices.error, color=COLOURS[1], alpha=0.45, label="price (right)"
+        )
         right.set_yscale("symlog", linthresh=max(found.tolerance, 1e-6))
         right.axhline(found.tolerance, color="0.5", lw=0.8, ls=":")
         more = right.get_legend_handles_labels()
@@ -149,7 +155,9 @@ def _angles(found: EffectiveDepth, ax: Any, figure: Any) -> None:
     for count in range(1, depth + 1):
         values = torch.diagonal(found.rest.angular, count)
         grid[count - 1, : len(values)] = values
-    shown = ax.imshow(grid, origin="lower", aspect="auto", extent=(0.5, depth + 0.5, 0.5, depth + 0.5), cmap="viridis_r")
+    shown = ax.imshow(
+        grid, origin="lower", aspect="auto", extent=(0.5, depth + 0.5, 0.5, depth + 0.5), cmap="viridis_r"
+    )
     best = [int(torch.diagonal(found.rest.angular, count).argmin()) + 1 for count in range(1, depth)]
     ax.plot(best, range(1, depth), ".", color=COLOURS[0], ms=4, label="least")
     ax.set(xlabel="first block", ylabel="blocks in the stretch")

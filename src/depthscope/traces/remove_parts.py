@@ -1,8 +1,8 @@
 """Blocks that run without some of their parts: skips, feed-forward network, norms (Dong et al. 2021, section 4).
 
 At a sum of the residual stream and a branch, the branch alone goes on (no skip) or the stream alone (no attention, no
-feed-forward network); a norm gives back its input. What is left out is never computed as a result, so a scan that watches the model
-sees what the model does. A block that is built otherwise is left whole, and the reason is kept.
+feed-forward network); a norm gives back its input. What is left out is never computed as a result, so a scan that
+watches the model sees what the model does. A block that is built otherwise is left whole, and the reason is kept.
 """
 
 from collections.abc import Callable, Collection, Iterator

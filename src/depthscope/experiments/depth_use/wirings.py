@@ -55,7 +55,9 @@ SMOKE = Config(depth=4, d=16, h=2, q=32, segment=32, batch=8, steps=12, rows=2, 
 def run(cfg: Config) -> dict[str, Tensor]:
     """By arm, seed and block: influence, contribution (both branches), price (arms, seeds, L); lens KL (.., L+1);
     cost (arms, seeds, curves) of `drops` removals: greedy, influence, contiguous, last; test loss (arms, seeds)."""
-    found = [[_priced(choice, cfg, seed) for seed in range(cfg.seed, cfg.seed + cfg.trials)] for choice in ARMS.values()]
+    found = [
+        [_priced(choice, cfg, seed) for seed in range(cfg.seed, cfg.seed + cfg.trials)] for choice in ARMS.values()
+    ]
     names = found[0][0]
     return {name: torch.stack([torch.stack([one[name] for one in seeds]) for seeds in found]) for name in names}
 
@@ -104,8 +106,20 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
         ("pre-norm: contribution of the second half of the blocks over the first", contribution[0], 0.0, LESS, 1.0),
         ("pre-norm: price of skipping a block, second half over first", price[0], -1.0, LESS, 1.0),
         ("pre-norm: rank correlation of block influence and price", agree[0], AGREES, 1.0, 0.0),
-        ("pre-norm: cost of removing a stretch over scattered blocks of least influence", stretch / scattered, 0, 0.95, 1),
-        ("contribution, second half over first: LayerNorm scaling over pre-norm", contribution[1] / contribution[0], LEVELS, 100.0, 1.0),
+        (
+            "pre-norm: cost of removing a stretch over scattered blocks of least influence",
+            stretch / scattered,
+            0,
+            0.95,
+            1,
+        ),
+        (
+            "contribution, second half over first: LayerNorm scaling over pre-norm",
+            contribution[1] / contribution[0],
+            LEVELS,
+            100.0,
+            1.0,
+        ),
         ("price, second half over first: LayerNorm scaling minus pre-norm", price[1] - price[0], 0.1, 100.0, 0.0),
     ]
     others = [(f"{arm}: test loss, nats", numbers["test_loss"][i].mean()) for i, arm in enumerate(ARMS)]
@@ -118,7 +132,11 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
 
 def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     panels = figure.subplots(1, 3)
-    titles = {"contribution": "|branches| / |stream|", "price": "price of skipping, nats", "kl": "lens: KL to the end, nats"}
+    titles = {
+        "contribution": "|branches| / |stream|",
+        "price": "price of skipping, nats",
+        "kl": "lens: KL to the end, nats",
+    }
     for ax, (name, title) in zip(panels, titles.items(), strict=True):
         for i, arm in enumerate(ARMS):
             values = numbers[name][i].mean(0)
