@@ -46,15 +46,14 @@ def from_the_end(depth: int, count: int) -> list[tuple[int, ...]]:
     return [tuple(range(depth - k, depth)) for k in range(1, count + 1)]
 
 
-def greedy(
-    subjects: Sequence[Subject], loss: Loss, first: int, count: int, told: Told
-) -> tuple[list[tuple[int, ...]], int]:
-    """Blocks chosen by the measured loss, one after another, and how many blocks were computed on the way.
+def greedy(subjects: Sequence[Subject], loss: Loss, first: int, count: int, told: Told) -> list[tuple[int, ...]]:
+    """Blocks chosen by the measured loss, one after another.
 
     first: the block of least price, which is known. At every step a batch is stored anew without what is gone, so that
     the next candidates reuse the longest prefix.
     """
-    gone, found, work = [first], [(first,)], 0
+    gone: list[int] = [first]
+    found: list[tuple[int, ...]] = [(first,)]
     depth = len(subjects[0].spans)
     while len(gone) < count:
         total = torch.zeros(depth, dtype=torch.float64)
@@ -66,11 +65,10 @@ def greedy(
                 told(f"without blocks {', '.join(str(g + 1) for g in gone)} and {at + 1}")
                 items = loss.of(replay.run(replay.without(*gone, at)), subject)
                 total[at] += items.sum()
-            work += replay.blocks_run
         total[gone] = torch.inf
         gone.append(int(total.nan_to_num(torch.inf).argmin()))
         found.append(tuple(sorted(gone)))
-    return found, work
+    return found
 
 
 class Judge:

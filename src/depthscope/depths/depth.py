@@ -81,7 +81,7 @@ def depth(
         skip = found.prices.skip
         if "curves" in wanted and count > 1:
             chosen = {
-                "greedy": greedy(choosing, found.loss, int(skip.nan_to_num(torch.inf).argmin()), drops, told)[0],
+                "greedy": greedy(choosing, found.loss, int(skip.nan_to_num(torch.inf).argmin()), drops, told),
                 "influence": by_influence(rest.means().influence, drops),
                 "contiguous": contiguous(rest.means().angular, drops),
                 "last": from_the_end(count, drops),

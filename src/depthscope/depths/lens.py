@@ -40,7 +40,8 @@ class LensSums:
 
     @classmethod
     def empty(cls, states: int) -> "LensSums":
-        return cls(*(torch.zeros(states, dtype=torch.float64) for _ in range(3)))
+        kl, overlap, loss = (torch.zeros(states, dtype=torch.float64) for _ in range(3))
+        return cls(kl, overlap, loss)
 
 
 @contextmanager

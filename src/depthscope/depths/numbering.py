@@ -21,7 +21,7 @@ class Numbering:
     def __init__(self, model: nn.Module, path: str, gone: tuple[int, ...]) -> None:
         self.model, self.path = model, path
         self.home: Any = model.get_submodule(path)
-        self.depth = len(self.home)
+        self.depth = len(self.home._modules)
         self.kept = [i for i in range(self.depth) if i not in gone]
 
     @contextmanager

@@ -19,7 +19,7 @@ from torch import Tensor
 from depthscope.depths.depth import depth
 from depthscope.experiments.claim import Claim, Row, reported, stated
 from depthscope.experiments.gallery_trained import trained
-from depthscope.training.tasks import task as load_task
+from depthscope.training.tasks.pydoc import pydoc_corpus
 
 ARMS: dict[str, dict[str, Any]] = {
     "pre-norm": {"wiring": "pre_norm"},
@@ -80,8 +80,7 @@ def _priced(choice: dict[str, Any], cfg: Config, seed: int) -> dict[str, Tensor]
 
 def _rows(cfg: Config) -> tuple[Tensor]:
     """Characters of the validation split: the first half of the rows prices blocks, the second judges."""
-    corpus = load_task("pydoc", segment=cfg.segment).corpus
-    return (corpus.valid[: 2 * cfg.rows * cfg.segment].reshape(2 * cfg.rows, cfg.segment),)
+    return (pydoc_corpus().valid[: 2 * cfg.rows * cfg.segment].reshape(2 * cfg.rows, cfg.segment),)
 
 
 def halves(values: Tensor) -> Tensor:
