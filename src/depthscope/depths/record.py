@@ -163,7 +163,9 @@ class EffectiveDepth(Record):
         if not self.idle:
             cheapest = int(self.prices.skip.argmin())
             said = f"Every block raises the loss by {self.tolerance:g} {unit} or more when it alone is skipped"
-            said += f"; block {cheapest + 1} is the cheapest ({float(self.prices.skip[cheapest]):+.3g})."
+            price, error = (float(values[cheapest]) for values in (self.prices.skip, self.prices.error))
+            sure = "" if math.isnan(error) else f" ± {error:.2g}"
+            said += f"; block {cheapest + 1} is the cheapest ({price:+.2g}{sure})."
         else:
             one = len(self.idle) == 1
             said = f"{numbered(self.idle).capitalize()} {'raises' if one else 'raise'} the loss by less than "

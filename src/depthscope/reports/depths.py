@@ -156,7 +156,7 @@ def _angles(found: EffectiveDepth, ax: Any, figure: Any) -> None:
         values = torch.diagonal(found.rest.angular, count)
         grid[count - 1, : len(values)] = values
     shown = ax.imshow(
-        grid, origin="lower", aspect="auto", extent=(0.5, depth + 0.5, 0.5, depth + 0.5), cmap="viridis_r"
+        grid.numpy(), origin="lower", aspect="auto", extent=(0.5, depth + 0.5, 0.5, depth + 0.5), cmap="viridis_r"
     )
     best = [int(torch.diagonal(found.rest.angular, count).argmin()) + 1 for count in range(1, depth)]
     ax.plot(best, range(1, depth), ".", color=COLOURS[0], ms=4, label="least")
@@ -173,7 +173,7 @@ def _effect(found: EffectiveDepth, ax: Any, figure: Any) -> None:
     above = torch.ones(depth, depth).triu(1).bool()
     grid = found.prices.effect.masked_fill(~above, torch.nan)
     ends = (0.5, depth + 0.5, 0.5, depth + 0.5)
-    shown = ax.imshow(grid, origin="lower", aspect="auto", extent=ends, cmap="magma_r", vmin=0, vmax=1)
+    shown = ax.imshow(grid.numpy(), origin="lower", aspect="auto", extent=ends, cmap="magma_r", vmin=0, vmax=1)
     ax.set(xlabel="later block", ylabel="block that is skipped")
     ax.set_title("relative change of what later blocks add", fontsize=10)
     figure.colorbar(shown, ax=ax)
