@@ -131,14 +131,19 @@ def draw(found: EffectiveDepth, figure: Any) -> None:
 
 def _influence(found: EffectiveDepth, ax: Any) -> None:
     places = list(range(1, found.depth + 1))
-    ax.plot(places, found.rest.influence, marker=".", color=COLOURS[0], label="block influence (left)")
+    ax.plot(places, found.rest.influence.tolist(), marker=".", color=COLOURS[0], label="block influence (left)")
     ax.set(xlabel="block", yscale="log")
     ax.grid(alpha=0.25)
     lines, labels = ax.get_legend_handles_labels()
     if found.prices is not None:
         right = ax.twinx()
         right.bar(
-            places, found.prices.skip, yerr=found.prices.error, color=COLOURS[1], alpha=0.45, label="price (right)"
+            places,
+            found.prices.skip.tolist(),
+            yerr=found.prices.error.tolist(),
+            color=COLOURS[1],
+            alpha=0.45,
+            label="price (right)",
         )
         right.set_yscale("symlog", linthresh=max(found.tolerance, 1e-6))
         right.axhline(found.tolerance, color="0.5", lw=0.8, ls=":")
@@ -181,10 +186,12 @@ def _effect(found: EffectiveDepth, ax: Any, figure: Any) -> None:
 
 def _lens(found: EffectiveDepth, ax: Any) -> None:
     assert found.lens is not None
-    ax.plot(found.lens.kl, marker=".", color=COLOURS[1], label="KL to the final distribution, nats (left)")
+    ax.plot(found.lens.kl.tolist(), marker=".", color=COLOURS[1], label="KL to the final distribution, nats (left)")
     ax.set(xlabel="block")
     right = ax.twinx()
-    right.plot(found.lens.overlap, marker=".", color=COLOURS[2], label=f"overlap of the top {found.lens.top} (right)")
+    right.plot(
+        found.lens.overlap.tolist(), marker=".", color=COLOURS[2], label=f"overlap of the top {found.lens.top} (right)"
+    )
     right.set_ylim(0, 1.05)
     pairs = [one.get_legend_handles_labels() for one in (ax, right)]
     ax.legend(pairs[0][0] + pairs[1][0], pairs[0][1] + pairs[1][1], fontsize=8, frameon=False)
@@ -195,7 +202,7 @@ def _lens(found: EffectiveDepth, ax: Any) -> None:
 def _branches(found: EffectiveDepth, ax: Any) -> None:
     places = list(range(1, found.depth + 1))
     for name, colour, size in zip(("attention", "ffn"), COLOURS[1:], found.rest.size, strict=False):
-        ax.plot(places, size, marker=".", color=colour, label=name)
+        ax.plot(places, size.tolist(), marker=".", color=colour, label=name)
     ax.set(xlabel="block")
     ax.legend(fontsize=8, frameon=False)
     ax.grid(alpha=0.25)

@@ -5,9 +5,9 @@ can be skipped at a smaller price (Csordas et al. 2025, Gromov et al. 2024); blo
 rank (Men et al. 2024); removing a stretch beats removing scattered blocks (Gromov et al. 2024); LayerNorm scaling
 levels the use of depth (Sun et al. 2025). Those papers speak of models of 0.1 to 70 billion weights; these have some
 hundred thousand, read characters of pydoc and see a few hundred thousand of them, so that what does not hold here may
-hold there. Of LayerNorm scaling it did not: in the
-run of 2026-11-18 its deep blocks were used less than those of pre-norm, which is known to differ. A de-escalated model
-is not among the arms: ds.depth refuses a model with a remedy inside its blocks.
+hold there. Of LayerNorm scaling the claims did not hold: in the run of 2026-11-18 its deep blocks were used less than
+those of pre-norm. They are marked as known to differ. A de-escalated model is not among the arms: ds.depth refuses a
+model with a remedy inside its blocks.
 
 depthscope reproduce depth_use/wirings     about 3 minutes of one core: 12 blocks of width 64, 160 steps, one seed.
 """
