@@ -112,6 +112,12 @@ SECTIONS: dict[str, Section] = dict(
             "A look every 100 steps makes a training longer by as many percent.",
             OMP_NUM_THREADS="1",
         ),
+        script(
+            "depth.py",
+            "Effective depth",
+            "The lens is not among the measures of one pass: it multiplies every state by the head.",
+            OMP_NUM_THREADS="1",
+        ),
         script("language.py", "Transformer-XL", "Against a plain reading of the paper, from the same weights."),
     ]
 )

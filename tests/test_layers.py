@@ -12,7 +12,7 @@ from loops import over
 ROOT = Path(__file__).parents[1] / "src" / "depthscope"
 REPOSITORY = ROOT.parents[1]
 BASE = "errors checks later plugins registry files records junctions"
-BELOW = "metrics theory models traces interventions circuits remedies scans ablations laws"
+BELOW = "metrics theory models traces interventions circuits remedies scans ablations depths laws"
 MAY_IMPORT = {
     "metrics": BASE,
     "theory": BASE,
@@ -23,6 +23,7 @@ MAY_IMPORT = {
     "remedies": f"traces interventions circuits metrics {BASE}",
     "scans": f"traces metrics {BASE}",
     "ablations": f"traces interventions scans {BASE}",
+    "depths": f"traces circuits metrics {BASE}",
     "laws": f"theory models traces {BASE}",
     "forecasts": f"laws theory models traces scans remedies {BASE}",
     "monitors": f"traces scans {BASE}",

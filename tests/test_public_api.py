@@ -11,15 +11,15 @@ METRICS = (
     "t_sim t_div t_cos escalation_rate xi mu omega delta lambda_2 eta relative_residual composite_norm hfc_lfc "
     "stable_rank effective_rank attention_entropy token_norm attention_sink first_token_similarity "
     "relative_residual_l1 relative_residual_l2 relative_residual_linf rank_one_residual "
-    "massive_share t_sim_rest t_div_rest t_div_core same_share difference_rank difference_size few_points"
+    "massive_share t_sim_rest t_div_rest t_div_core same_share difference_rank difference_size few_points block_influence angular_distance"
 )
 
 
 def test_public_names() -> None:
     assert sorted(ds.__all__) == sorted(
         (
-            "scan forecast advise fix_ fixes without_ ablate paths bounds spectrum compare gate reproduce report load Monitor Scan Forecast Ablations Spectrum "
-            "PathLengths Bounds Comparison Gate Advice "
+            "scan forecast advise fix_ fixes without_ ablate paths bounds spectrum depth drop_ compare gate reproduce report load Monitor Scan Forecast Ablations Spectrum "
+            "PathLengths Bounds EffectiveDepth Comparison Gate Advice "
             "metrics theory models remedies experiments integrations errors"
         ).split()
     )

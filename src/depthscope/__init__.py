@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from depthscope.circuits.paths import paths
     from depthscope.circuits.spectrum import spectrum
     from depthscope.circuits.spectrum_record import Spectrum
+    from depthscope.depths.depth import depth
+    from depthscope.depths.drop import drop_
+    from depthscope.depths.record import EffectiveDepth
     from depthscope.experiments import reproduce
     from depthscope.forecasts.advice import Advice
     from depthscope.forecasts.advise import advise
@@ -47,6 +50,8 @@ PLACES = {  # public name -> module that defines it; the imports above say the s
     "paths": "depthscope.circuits.paths",
     "bounds": "depthscope.circuits.bounds",
     "spectrum": "depthscope.circuits.spectrum",
+    "depth": "depthscope.depths.depth",
+    "drop_": "depthscope.depths.drop",
     "gate": "depthscope.gates.gate",
     "reproduce": "depthscope.experiments",
     "load": "depthscope.records",
@@ -58,6 +63,7 @@ PLACES = {  # public name -> module that defines it; the imports above say the s
     "Bounds": "depthscope.circuits.bounds_record",
     "Spectrum": "depthscope.circuits.spectrum_record",
     "Ablations": "depthscope.ablations.record",
+    "EffectiveDepth": "depthscope.depths.record",
     "Comparison": "depthscope.training.comparison",
     "Gate": "depthscope.gates.record",
 }
@@ -116,6 +122,8 @@ __all__ = [
     "paths",
     "bounds",
     "spectrum",
+    "depth",
+    "drop_",
     "gate",
     "reproduce",
     "report",
@@ -128,6 +136,7 @@ __all__ = [
     "Bounds",
     "Spectrum",
     "Ablations",
+    "EffectiveDepth",
     "Comparison",
     "Gate",
     "metrics",

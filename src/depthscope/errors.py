@@ -4,7 +4,7 @@ import collections.abc
 import re
 from contextlib import contextmanager
 
-_VERB = re.compile(r"(scan|forecast|advise|fix_|without_|ablate|paths|bounds|spectrum|Monitor): ")
+_VERB = re.compile(r"(scan|forecast|advise|fix_|without_|ablate|paths|bounds|spectrum|depth|drop_|Monitor): ")
 _NAMED = re.compile(r"[A-Za-z_][\w.]*: ")  # a remedy, a metric or a model that speaks for itself
 
 

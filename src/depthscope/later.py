@@ -11,6 +11,7 @@ RECORDS = {  # format word of a file -> module that defines its class
     "depthscope.bounds": "depthscope.circuits.bounds_record",
     "depthscope.checkup": "depthscope.checkups.record",
     "depthscope.comparison": "depthscope.training.comparison",
+    "depthscope.depth": "depthscope.depths.record",
     "depthscope.fixes": "depthscope.remedies.fix_record",
     "depthscope.forecast": "depthscope.forecasts.record",
     "depthscope.gate": "depthscope.gates.record",

@@ -27,6 +27,10 @@ SYMBOLS = [
     Symbol("t_div", r"t_{div}", "token diversity, 1 - t_sim", "(...)", f"{YU}, Def. 1.1"),
     Symbol("t_cos", r"t_{cos}", "mean cosine over pairs of tokens", "(...)", f"{YU}, eq. (1)"),
     Symbol("escalation_rate", r"r(X, Y)", "t_div(X) / t_div(Y) of one step", "(...)", f"{YU}, eq. (5)"),
+    Symbol(
+        "block_influence", r"BI(X, Y)", "1 - mean cosine of a token before and after a step", "(...)", "Men et al. 2024"
+    ),
+    Symbol("angular_distance", r"d(X, Y)", "mean angle between them, in half turns", "(...)", "Gromov et al. 2024"),
     Symbol("xi", r"\xi_1, \xi_2", "growth of the common and the centred energy", "(...) each", f"{YU}, eq. (7)"),
     Symbol("mu", r"\mu_1, \mu_2", "what attention keeps of the two parts", "(..., h) each", f"{YU}, eq. (10)"),
     Symbol("omega", r"\omega", "how far attention moves the mean token", "(..., h)", f"{YU}, eq. (12)"),

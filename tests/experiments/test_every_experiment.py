@@ -44,6 +44,7 @@ TINIER: dict[str, dict[str, Any]] = {
     "beyond/phase_diagram": {"d": 16, "tokens": (8,), "trials": 2, "weights": (1.5,)},
     "beyond/placement": {"depth": 2, "d": 8, "q": 8, "sites": ("block_out",)},
     "beyond/verdicts": {"every": 90},
+    "depth_use/wirings": {"depth": 2, "d": 8, "q": 8, "steps": 1, "segment": 16, "rows": 2},
     "dong2021/bounds": {"networks": 4, "narrow": 64, "wide": 128},
     "dong2021/chained_attention": {"repeats": 3, "depth": 4, "d": 32, "n": 8},
     "dong2021/circle": {"points": 50, "rollout": 10, "budgets": (5,), "trials": 2},

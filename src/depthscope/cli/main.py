@@ -11,6 +11,7 @@ from depthscope.cli import (
     bench,
     bound,
     compare,
+    depth,
     doctor,
     forecast,
     gate,
@@ -26,7 +27,7 @@ from depthscope.errors import DepthscopeError
 
 COMMANDS = {  # by what people want
     "Look": (scan, doctor),
-    "Explain": (ablate, spectrum, paths, bound),
+    "Explain": (ablate, depth, spectrum, paths, bound),
     "Forecast": (forecast,),
     "Fix and prove": (compare, train, gate),
     "Papers": (reproduce,),

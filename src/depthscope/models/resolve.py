@@ -30,10 +30,15 @@ def resolve(
     text: str | None = None,
     offload: str | None = None,
     memory: str | None = None,
+    head: str = "none",
 ) -> tuple[nn.Module, Any]:
-    """A model and inputs for it. offload, memory: where weights wait that do not fit, and how many bytes need not."""
+    """A model and inputs for it. offload, memory: where weights wait that do not fit, and how many bytes need not.
+
+    head: of a Hugging Face model, "none" or "as saved". A function that has an attribute ids(text) reads --text.
+    """
     torch.manual_seed(sizes.seed)
-    if text and (inputs or ":" in name):
+    reads = getattr(imported(name), "ids", None) if text and ":" in name else None
+    if text and (inputs or (":" in name and reads is None)):
         raise UsageError(
             "--text: goes with presets and Hugging Face models alone; got --inputs or a model of your own."
         )
@@ -52,6 +57,7 @@ def resolve(
                 f"{name}: must return an nn.Module (or a model and its inputs); got {type(model).__name__}."
             )
         given = call(inputs) if inputs else given
+        given = _rows(reads(read_text(str(text))), sizes) if reads is not None else given
         if given is None:
             raise UsageError(f"{name}: a model of your own needs inputs. Pass --inputs package.module:function.")
         return model, given
@@ -59,7 +65,7 @@ def resolve(
         model, given = presets()[name](sizes)
         given = text_ids(text, model, sizes) if text else given
     elif Path(name).is_dir() or "/" in name or "-" in name:
-        model, given = hugging_face(name, sizes, text, offload, memory)
+        model, given = hugging_face(name, sizes, text, offload, memory, head)
     else:
         raise UnknownNameError(
             unknown("preset", name, presets()) + " A folder, a hub id, or package.module:function will do too."
@@ -101,7 +107,12 @@ def call(target: str) -> Any:
 
 
 def hugging_face(
-    name: str, sizes: Sizes, text: str | None, offload: str | None = None, memory: str | None = None
+    name: str,
+    sizes: Sizes,
+    text: str | None,
+    offload: str | None = None,
+    memory: str | None = None,
+    head: str = "none",
 ) -> tuple[nn.Module, Any]:
     """A model from a folder or the hub, with its tokenizer's view of the text, or random ids.
 
@@ -121,7 +132,8 @@ def hugging_face(
         if offload or memory or (local and is_too_large(name)):
             model = load_offloaded(name, offload, most, local_files_only=local).eval()
         else:
-            model = transformers.AutoModel.from_pretrained(name, local_files_only=local).eval()
+            built = transformers.AutoModel if head == "none" else _class_saved(transformers, name, local)
+            model = built.from_pretrained(name, local_files_only=local).eval()
     except DepthscopeError:
         raise
     except Exception as error:
@@ -138,6 +150,13 @@ def hugging_face(
             f"{name}: --text needs the model's tokenizer in the same place; {type(error).__name__}."
         ) from error
     return model, _rows(known_ids(tokenizer, text, name), sizes)
+
+
+def _class_saved(transformers: Any, name: str, local: bool) -> Any:
+    """The class that a model was saved as, with its head; AutoModel where the configuration does not say."""
+    config = transformers.AutoConfig.from_pretrained(name, local_files_only=local)
+    said = next(iter(config.architectures or ()), "AutoModel")
+    return getattr(transformers, said, transformers.AutoModel)
 
 
 def known_ids(tokenizer: Any, path: str, name: str) -> torch.Tensor:

@@ -24,6 +24,7 @@ MODULES = {
     "depthscope.paths": "paths",
     "depthscope.spectrum": "spectrum",
     "depthscope.ablations": "ablations",
+    "depthscope.depth": "depths",
     "depthscope.comparison": "comparisons",
     "depthscope.run": "runs",
     "depthscope.reproduction": "reproductions",

@@ -1,8 +1,8 @@
 """Blocks that run without some of their parts: skips, feed-forward network, norms (Dong et al. 2021, section 4).
 
-At a sum of the residual stream and a branch, the branch alone goes on (no skip) or the stream alone (no feed-forward
-network); a norm gives back its input. What is left out is never computed as a result, so a scan that watches the model
-sees what the model does. A block that is built otherwise is left whole, and the reason is kept.
+At a sum of the residual stream and a branch, the branch alone goes on (no skip) or the stream alone (no attention, no
+feed-forward network); a norm gives back its input. What is left out is never computed as a result, so a scan that
+watches the model sees what the model does. A block that is built otherwise is left whole, and the reason is kept.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -16,7 +16,7 @@ from depthscope.traces.events import Join, Norm, Passage, StreamListener
 from depthscope.traces.identity import version
 from depthscope.traces.operations import Operation
 
-PARTS = ("attention_skip", "ffn_skip", "ffn", "norms")
+PARTS = ("attention_skip", "ffn_skip", "attention", "ffn", "norms")
 STREAM, BRANCH, BOTH = "stream", "branch", "both"  # what of a sum goes on
 JOINED_ONCE = "attention and feed-forward network join the stream in one sum"
 SIDE_BY_SIDE = "the feed-forward network does not read the sum that attention has joined"
@@ -147,7 +147,9 @@ class PartsRemover(StreamListener):
         elif now.heard <= now.sums:
             cut.blame(BEFORE_ATTENTION)
         else:
-            cut.found.add("attention_skip")
+            cut.found |= {"attention", "attention_skip"}
+            if "attention" in self.parts:
+                return STREAM
             return BRANCH if "attention_skip" in self.parts else BOTH
         return BOTH
 

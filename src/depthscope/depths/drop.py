@@ -1,0 +1,144 @@
+"""drop_: blocks are removed from a model for good, and what its family keeps by number is numbered anew."""
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from depthscope.depths.numbering import Numbering
+from depthscope.errors import DepthscopeError, UsageError, said_by
+from depthscope.traces.entry import enter
+from depthscope.traces.installed import fixes_in
+
+
+@said_by("drop_")
+def drop_(
+    model: nn.Module, blocks: int | Iterable[int], *, among: str | None = None, save: str | Path | None = None
+) -> nn.Module:
+    """Remove blocks from a model for good, in place; returns the model itself.
+
+    blocks: their numbers from 1, as in scans and ds.depth. among: a pattern such as "encoder.layers.*" where the finder
+    should not choose the list. save: a new folder for a Hugging Face model, which plain from_pretrained reads; it is
+    read back and compared before the folder is there. On any error nothing is written and the model is as before.
+
+    Numbers that caches and configurations keep (layer_idx, num_hidden_layers, layer_types) are those of what is left.
+    """
+    model = enter(model).model
+    numbering = _numbering(model, [blocks] if isinstance(blocks, int) else list(blocks), among)
+    _check_folder(model, save)
+    with numbering.applied():
+        if save is not None:
+            _save(model, Path(save), numbering.path)
+    return model
+
+
+def _numbering(model: nn.Module, blocks: list[int], among: str | None) -> Numbering:
+    name = type(model).__name__
+    if fixes_in(model):
+        raise UsageError(
+            f"the model must be plain, because a fix knows its blocks; {name} has "
+            f"{', '.join(map(repr, fixes_in(model)))}. Undo it first: handle.undo(), and fix the smaller model."
+        )
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        raise UsageError(
+            f"blocks must be of one stack; {name} has an encoder and a decoder, whose first blocks hold what others "
+            "use. Drop blocks of a model that has one stack; ds.depth prices those of both, by stream=."
+        )
+    found = _list_of(model, enter(model, blocks=among).names(), name)
+    depth = len(found.modules)
+    wrong = [b for b in blocks if isinstance(b, bool) or not isinstance(b, int) or not 1 <= b <= depth]
+    if wrong or not blocks or len({*blocks}) < len(blocks):
+        said = f"got {wrong[0]!r}" if wrong else f"got {blocks}"
+        raise UsageError(f"blocks must be different numbers from 1 to {depth}, as in scans; {said}. Name some of them.")
+    if len(blocks) == depth:
+        raise UsageError(f"at least one block must be left; got all {depth}. Leave some out.")
+    return Numbering(model, found.path, tuple(block - 1 for block in blocks))
+
+
+class _List:
+    """The list that the blocks stand in, and its path."""
+
+    def __init__(self, path: str, modules: list[nn.Module]) -> None:
+        self.path, self.modules = path, modules
+
+
+def _list_of(model: nn.Module, paths: list[str], name: str) -> _List:
+    homes = {path.rpartition(".")[0] for path in paths}
+    path = next(iter(homes))
+    home = model.get_submodule(path)
+    if len(homes) > 1 or not isinstance(home, nn.ModuleList | nn.Sequential):
+        raise UsageError(
+            f"the blocks must be the entries of one nn.ModuleList; those of {name} are in {', '.join(sorted(homes))}. "
+            'Name one list: among="encoder.layers.*".'
+        )
+    modules = list(home)
+    said = getattr(getattr(model, "config", None), "num_hidden_layers", None)
+    shared = len({id(module) for module in modules}) < len(modules)
+    if shared or (isinstance(said, int) and said != len(modules)):
+        calls = said if isinstance(said, int) else len(modules)
+        raise UsageError(
+            f"every block must have weights of its own to be removed; {name} calls {len({*map(id, modules)})} modules "
+            f"{calls} times (shared blocks, as ALBERT's). ds.depth prices single calls; to run fewer of them, set "
+            "config.num_hidden_layers yourself."
+        )
+    return _List(path, modules)
+
+
+def _check_folder(model: nn.Module, folder: str | Path | None) -> None:
+    if folder is None:
+        return
+    if not hasattr(model, "save_pretrained"):
+        raise UsageError(
+            f"a model that is saved must be one of transformers, with save_pretrained; got {type(model).__name__}. "
+            "Leave save out and keep model.state_dict()."
+        )
+    if Path(folder).exists():
+        raise UsageError(f"the folder of save must be new; {str(folder)!r} exists. Choose another name.")
+
+
+def _save(model: Any, folder: Path, blocks: str) -> None:
+    """Write the folder whole or not at all; it must load and compute the same."""
+    part = folder.with_name(f"part-of-{folder.name}")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        model.save_pretrained(part)
+        _compare(model, part, blocks)
+        part.rename(folder)
+    except DepthscopeError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"the folder {str(folder)!r} must be writable, and transformers must read it back; {type(error).__name__}: "
+            f"{error}. Call drop_ without save, and look at model.config."
+        ) from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _compare(model: Any, folder: Path, blocks: str) -> None:
+    """The model that plain from_pretrained builds has the same weights and blocks of the same kinds."""
+    again = type(model).from_pretrained(folder, local_files_only=True, dtype=next(model.parameters()).dtype)
+    here, there = model.state_dict(), again.state_dict()
+    odd = sorted({*here} ^ {*there}) or [k for k in here if not torch.equal(here[k].cpu(), there[k].cpu())]
+    here, there = (_settings(one.get_submodule(blocks)) for one in (model, again))
+    odd = odd or [f"{blocks}.{path}" for path, one in here.items() if there[path] != one]
+    if odd:
+        raise UsageError(
+            f"the folder must load as the model that was saved; {type(model).__name__} differs at {odd[0]}. "
+            "What this family derives from the number of a layer cannot be saved without it: keep the model in memory."
+        )
+
+
+def _settings(blocks: nn.Module) -> dict[str, dict[str, Any]]:
+    """The plain settings of every module of the blocks, by path: what kind of layer it is."""
+    return {
+        path: {
+            name: value
+            for name, value in vars(module).items()
+            if isinstance(value, bool | int | float | str) and not name.startswith("_") and name != "training"
+        }
+        for path, module in blocks.named_modules()
+    }

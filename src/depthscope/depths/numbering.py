@@ -1,0 +1,96 @@
+"""What a model keeps by the number of a block: the list itself, the numbers in caches, the lists of a configuration.
+
+Where blocks go, what is left is numbered anew: attention that finds its place in a key-value cache by layer_idx, a
+configuration that tells the kind of every layer (layer_types), and how many there are.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+INDEX = ("layer_idx", "layer_id", "layer_index", "layer_number", "block_idx")  # names of a block's own number
+COUNT = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "num_blocks", "depth")  # and of how many there are
+CHOSEN = ("mlp_only_layers", "full_attention_layers", "no_rope_layers_idx")  # lists of numbers of blocks
+
+
+class Numbering:
+    """Blocks that go from one list of a model. gone: their places from 0."""
+
+    def __init__(self, model: nn.Module, path: str, gone: tuple[int, ...]) -> None:
+        self.model, self.path = model, path
+        self.home: Any = model.get_submodule(path)
+        self.depth = len(self.home._modules)
+        self.kept = [i for i in range(self.depth) if i not in gone]
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Remove the blocks; everything is put back where something fails inside."""
+        modules, around = dict(self.home._modules), self._around()
+        changed: list[tuple[Any, str, Any]] = []
+        try:
+            for new, old in enumerate(self.kept):
+                self._renumber(modules[str(old)], old, new, changed)
+            for owner in around:
+                self._count(owner, changed)
+            for config in self._configs():
+                changed.append((config, "", dict(vars(config))))
+                self._shorten(config)
+            self.home._modules.clear()
+            self.home._modules.update({str(new): modules[str(old)] for new, old in enumerate(self.kept)})
+            yield
+        except BaseException:
+            self.home._modules.clear()
+            self.home._modules.update(modules)
+            for owner, name, value in reversed(changed):
+                vars(owner).update({name: value} if name else value)
+            raise
+
+    def _renumber(self, block: Any, old: int, new: int, changed: list[tuple[Any, str, Any]]) -> None:
+        for module in block.modules():
+            for name in INDEX:
+                value = vars(module).get(name)
+                if isinstance(value, int) and not isinstance(value, bool) and value - old in (0, 1):
+                    changed.append((module, name, value))
+                    setattr(module, name, value - old + new)  # some families count from 1
+
+    def _around(self) -> list[nn.Module]:
+        """The modules that hold the list."""
+        names = self.path.split(".")
+        return [self.model.get_submodule(".".join(names[:k])) for k in range(len(names))]
+
+    def _count(self, owner: nn.Module, changed: list[tuple[Any, str, Any]]) -> None:
+        for name in COUNT:
+            if vars(owner).get(name) == self.depth:
+                changed.append((owner, name, self.depth))
+                setattr(owner, name, len(self.kept))
+
+    def _configs(self) -> list[Any]:
+        """Every configuration that the model and its parts hold, once; also those inside another."""
+        found: dict[int, Any] = {}
+        for module in self.model.modules():
+            config = vars(module).get("config")
+            if config is not None and hasattr(config, "to_dict"):
+                found[id(config)] = config
+        inner = [v for c in found.values() for v in vars(c).values() if hasattr(v, "to_dict") and hasattr(v, "update")]
+        return list((found | {id(one): one for one in inner if self._speaks_of(one)}).values())
+
+    def _speaks_of(self, config: Any) -> bool:
+        return any(getattr(config, name, None) == self.depth for name in COUNT)
+
+    def _shorten(self, config: Any) -> None:
+        """Lists with an entry for every block lose those that are gone, lists of numbers are numbered anew."""
+        if not self._speaks_of(config):
+            return
+        new = {old: i for i, old in enumerate(self.kept)}
+        values = vars(config)
+        lists = {k: v for k, v in values.items() if isinstance(v, list | tuple)}
+        for name, value in lists.items():
+            if name in CHOSEN:
+                values[name] = type(value)(new[i] for i in value if i in new)
+            elif len(value) == self.depth and name != "architectures":
+                values[name] = type(value)(value[i] for i in self.kept)
+        for name in COUNT:
+            if values.get(name) == self.depth:
+                values[name] = len(self.kept)

@@ -1,0 +1,22 @@
+"""Numbers of blocks in words."""
+
+from collections.abc import Sequence
+
+
+def numbered(blocks: Sequence[int]) -> str:
+    """block 4; blocks 3, 7 and 22 to 26."""
+    runs: list[list[int]] = []
+    for block in sorted(blocks):
+        if runs and block == runs[-1][-1] + 1:
+            runs[-1].append(block)
+        else:
+            runs.append([block])
+    said = [_run(run) for run in runs]
+    listed = said[0] if len(said) == 1 else f"{', '.join(said[:-1])} and {said[-1]}"
+    return f"block{'s' if len(blocks) > 1 else ''} {listed}"
+
+
+def _run(run: list[int]) -> str:
+    if len(run) < 3:
+        return " and ".join(map(str, run)) if len(run) == 1 else f"{run[0]}, {run[1]}"
+    return f"{run[0]} to {run[-1]}"

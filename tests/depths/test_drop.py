@@ -1,0 +1,129 @@
+"""drop_: what is saved is read by plain transformers and computes the same; what cannot be is refused, unharmed."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import FAMILIES, ByHand, ids, llama
+from torch import nn
+
+import depthscope as ds
+from depthscope.errors import UsageError
+from loops import over
+
+
+def said(error: pytest.ExceptionInfo) -> str:
+    return str(error.value)
+
+
+@over("family", ["llama", "gpt2", "qwen3"])
+def test_the_saved_folder_is_the_model(family: str, tmp_path: Path) -> None:
+    """Logits and cached generation are those of the dropped model, and of the whole one without a cache."""
+    from transformers import AutoModelForCausalLM
+
+    tiny = FAMILIES[family]()
+    ds.drop_(tiny.model, [1, 3], save=tmp_path / "small")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "small").eval()
+    assert len(tiny.blocks) == again.config.num_hidden_layers == 2
+    words = ids(2, 6)
+    with torch.no_grad():
+        assert torch.equal(again(words).logits, tiny.model(words).logits)
+        chosen = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+        cached = again.generate(words, use_cache=True, **chosen)
+        assert torch.equal(cached, tiny.model.generate(words, use_cache=True, **chosen))
+        assert torch.equal(cached, again.generate(words, use_cache=False, **chosen))
+    assert [p.name for p in tmp_path.iterdir()] == ["small"]
+
+
+def test_numbers_and_kinds_of_layers_go_with_their_blocks() -> None:
+    tiny = FAMILIES["qwen3"]()
+    kinds = list(tiny.model.config.layer_types)
+    assert len({*kinds}) == 2
+    ds.drop_(tiny.model, 2)
+    assert tiny.model.config.layer_types == [kinds[0], *kinds[2:]]
+    assert [block.self_attn.layer_idx for block in tiny.blocks] == [0, 1, 2]
+
+
+@over("blocks, part", [([5], "got 5"), ([0], "got 0"), ([1, 1], "got [1, 1]"), ([], "got []"), ([1, 2, 3, 4], "all 4")])
+def test_numbers_that_cannot_go(blocks: list[int], part: str) -> None:
+    tiny = llama()
+    before = copy.deepcopy(tiny.model.state_dict())
+    with pytest.raises(UsageError, match="drop_: ") as error:
+        ds.drop_(tiny.model, blocks)
+    assert part in said(error)
+    assert len(tiny.blocks) == 4 and tiny.model.config.num_hidden_layers == 4
+    assert all(torch.equal(value, before[name]) for name, value in tiny.model.state_dict().items())
+
+
+def test_a_folder_that_exists(tmp_path: Path) -> None:
+    tiny = llama()
+    with pytest.raises(UsageError, match="drop_: the folder of save must be new"):
+        ds.drop_(tiny.model, [1], save=tmp_path)
+    assert len(tiny.blocks) == 4 and list(tmp_path.iterdir()) == []
+
+
+def test_a_model_that_saves_nothing(tmp_path: Path) -> None:
+    model = FAMILIES["encoder"]().model
+    with pytest.raises(UsageError, match="with save_pretrained; got TransformerEncoder"):
+        ds.drop_(model, [1], save=tmp_path / "small")
+    assert len(model.layers) == 4
+
+
+def test_shared_blocks_are_refused() -> None:
+    from transformers import AlbertConfig, AlbertModel
+
+    config = AlbertConfig(
+        vocab_size=61,
+        embedding_size=8,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+    )
+    model = AlbertModel(config).eval()
+    with pytest.raises(UsageError, match="weights of its own"):
+        ds.drop_(model, [1])
+    once = nn.TransformerEncoderLayer(16, 4, 24, batch_first=True)
+    tied = nn.TransformerEncoder(once, 3, enable_nested_tensor=False)
+    tied.layers = nn.ModuleList([once] * 3)
+    with pytest.raises(UsageError, match="shared blocks"):
+        ds.drop_(tied, [1])
+
+
+def test_an_encoder_with_a_decoder_is_refused() -> None:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    config = T5Config(vocab_size=61, d_model=16, d_kv=4, d_ff=24, num_layers=2, num_heads=4)
+    model = T5ForConditionalGeneration(config).eval()
+    with pytest.raises(UsageError, match="an encoder and a decoder"):
+        ds.drop_(model, [1])
+
+
+def test_a_failure_while_saving_leaves_the_model_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny, words = llama(), ids(2, 6)
+
+    def fails(*_: object, **__: object) -> None:
+        raise OSError("no space left")
+
+    before = tiny.model(words).logits
+    monkeypatch.setattr(type(tiny.model), "save_pretrained", fails)
+    with pytest.raises(UsageError, match="no space left"):
+        ds.drop_(tiny.model, [2], save=tmp_path / "small")
+    assert len(tiny.blocks) == tiny.model.config.num_hidden_layers == 4
+    assert [block.self_attn.layer_idx for block in tiny.blocks] == [0, 1, 2, 3]
+    assert torch.equal(tiny.model(words).logits, before) and list(tmp_path.iterdir()) == []
+
+
+def test_a_fixed_model_is_refused() -> None:
+    tiny = llama()
+    with ds.fix_(tiny.model, ds.remedies.DeEscalate(), at="sa_sum"), pytest.raises(UsageError, match="must be plain"):
+        ds.drop_(tiny.model, [1])
+
+
+def test_pairs_in_a_list_go_too() -> None:
+    """Blocks that are no modules but stand in one list."""
+    model = ByHand(3).eval()
+    kept = model.layers[1]
+    ds.drop_(model, [1, 3], among="layers.*")
+    assert len(model.layers) == 1 and model.layers[0] is kept
