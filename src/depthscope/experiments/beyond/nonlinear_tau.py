@@ -37,7 +37,7 @@ class Config:
     seed: int = 0
 
 
-SMOKE = Config(trials=4, depth=16, n=32, d=64)
+SMOKE = Config(trials=4, n=32, d=64)
 
 
 def run(cfg: Config) -> dict[str, Tensor]:
