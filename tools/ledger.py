@@ -69,7 +69,8 @@ def page(paper: str, kept: dict[str, Any]) -> str:
         _wrapped(
             f"{count['holds']} claims hold. {count['FAILS'] + count['differs (known)']} do not hold. "
             f"{count['reported']} numbers are reported only."
-            + f" {count['holds (!)']} hold where they were expected to differ." * bool(count["holds (!)"])
+            + f" {count['holds (!)']} hold where they were expected to differ."
+            * bool(count["holds (!)"])
         ),
         _sizes(paper, kept),
         _wrapped(" ".join(READING.split())),

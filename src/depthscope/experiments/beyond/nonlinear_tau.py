@@ -79,7 +79,13 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     return [
         *stated(
             cfg.trials,
-            ("cap: largest difference of t_sim from what the gain says", off, 0.0, 0.05, (fixed - forecast).abs().max()),
+            (
+                "cap: largest difference of t_sim from what the gain says",
+                off,
+                0.0,
+                0.05,
+                (fixed - forecast).abs().max(),
+            ),
             (f"tau {cfg.tau:g}: t_sim at the largest alpha", fixed[-1], 0.99, 1.0, cap[-1]),
             (f"tau {cfg.tau:g}: t_sim at the smallest alpha", fixed[0], 0.0, 0.25, cap[0]),
         ),
@@ -87,7 +93,10 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
             cfg.trials,
             *((f"tau {cfg.tau:g}, alpha {a:g}: t_sim", v) for a, v in zip(cfg.alphas, fixed, strict=True)),
             *((f"cap {cfg.cap:g}, alpha {a:g}: t_sim", v) for a, v in zip(cfg.alphas, cap, strict=True)),
-            *((f"cap {cfg.cap:g}, alpha {a:g}: tau", v) for a, v in zip(cfg.alphas, numbers["tau"][1, :, -1], strict=True)),
+            *(
+                (f"cap {cfg.cap:g}, alpha {a:g}: tau", v)
+                for a, v in zip(cfg.alphas, numbers["tau"][1, :, -1], strict=True)
+            ),
         ),
     ]
 

@@ -88,7 +88,10 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
             ("pre-norm: power of depth that the odds grow with", late[1] / math.log(2)),
             *((f"{name}: t_sim after the last block", value) for name, value in zip(WIRINGS, end[:, 0], strict=True)),
             *((f"{name}: t_sim, tau {cfg.tau:g}", value) for name, value in zip(WIRINGS, end[:, 1], strict=True)),
-            *((f"{name}: |Z - X| / |X|, last block", m) for name, m in zip(WIRINGS, numbers["moved"][:, -1], strict=True)),
+            *(
+                (f"{name}: |Z - X| / |X|, last block", m)
+                for name, m in zip(WIRINGS, numbers["moved"][:, -1], strict=True)
+            ),
         ),
     ]
 

@@ -72,7 +72,13 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
         *stated(
             len(rate),
             ("mu_1 for 1 - omega: share of pairs above E[r], no condition asked", broken, 0.0, 5e-3, by_chance),
-            (f"mu_1 for 1 - omega tells more than (16): {says}, over that of (16)", told[1] / told[0], 1.02, math.inf, 1),
+            (
+                f"mu_1 for 1 - omega tells more than (16): {says}, over that of (16)",
+                told[1] / told[0],
+                1.02,
+                math.inf,
+                1,
+            ),
             (f"(13) is nearly exact: {says}", told[2], 0.9, 1.1, told[0]),
         ),
         *reported(
