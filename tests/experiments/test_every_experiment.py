@@ -45,7 +45,7 @@ TINIER: dict[str, dict[str, Any]] = {
     "beyond/nonlinear_tau": {"trials": 2, "depth": 4, "n": 8, "d": 16},
     "beyond/placement": {"depth": 2, "d": 8, "q": 8, "sites": ("block_out",)},
     "beyond/pre_norm_escalation": {"depth": 16, "n": 8, "d": 16, "trials": 2},
-    "beyond/shelf": {"depth": 2, "d": 8, "n": 8},
+    "beyond/shelf": {"depth": 2, "d": 8, "n": 8, "arms": ("none", "DeEscalate tau=0.5", "GFSA", "pre_norm")},
     "beyond/verdicts": {"every": 90},
     "beyond/violated_assumptions": {"trials": 2, "depth": 2, "n": 8, "d": 16},
     "dong2021/bounds": {"networks": 4, "narrow": 64, "wide": 128},

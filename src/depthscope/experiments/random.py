@@ -16,7 +16,7 @@ def random_tokens(count: int, n: int, d: int) -> Tensor:
 
 
 def alike_tokens(t_sim: float, trials: int, n: int, d: int) -> Tensor:
-    """X (trials, n, d): independent tokens without their mean, and one token common to all that makes t_sim what it is."""
+    """X (trials, n, d): independent tokens without their mean, and one common to all that makes t_sim so."""
     common = (t_sim / (1 - t_sim)) ** 0.5
     X = torch.randn(trials, n, d, dtype=torch.float64)
     return X - X.mean(-2, keepdim=True) + common * torch.randn(trials, 1, d, dtype=torch.float64)

@@ -9,6 +9,7 @@ depthscope reproduce beyond/nonlinear_tau     about 10 s: four alpha, 24 post-no
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ FORMS = ("fixed", "cap")
 
 @dataclass(frozen=True)
 class Config:
-    """Post-norm blocks of attention alone with branches of weight alpha, W of variance 1/d; tau, and the cap's t_sim."""
+    """Post-norm blocks of attention alone, branches of weight alpha, W of variance 1/d; tau, and the t_sim of the cap."""
 
     alphas: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)
     tau: float = 0.5
@@ -46,14 +47,8 @@ def run(cfg: Config) -> dict[str, Tensor]:
     similar, strength = [], []
     for form in FORMS:
         for alpha in track(cfg.alphas, len(cfg.alphas)):
-            outs = [
-                block["out"]
-                for block in chain(
-                    Design(cfg.depth, cfg.d, 4, alpha=alpha, activation="none"),
-                    start,
-                    between=lambda X, form=form: _lowered(X, _tau(X, form, cfg)),
-                )
-            ]
+            design = Design(cfg.depth, cfg.d, 4, alpha=alpha, activation="none")
+            outs = [block["out"] for block in chain(design, start, between=partial(_lowered, form=form, cfg=cfg))]
             similar.append(torch.stack([t_sim(X).mean() for X in outs]))
             strength.append(torch.stack([_tau(X, form, cfg).mean() for X in outs]))
     shape = (len(FORMS), len(cfg.alphas), cfg.depth)
@@ -67,8 +62,8 @@ def _tau(X: Tensor, form: str, cfg: Config) -> Tensor:
     return (1 - (cfg.cap / (1 - cfg.cap) * t_div(X) / t_sim(X)).sqrt()).clamp(min=0).view(-1, 1, 1)
 
 
-def _lowered(X: Tensor, tau: Tensor) -> Tensor:
-    return X - tau * X.mean(-2, keepdim=True)
+def _lowered(X: Tensor, form: str, cfg: Config) -> Tensor:
+    return X - _tau(X, form, cfg) * X.mean(-2, keepdim=True)
 
 
 def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:

@@ -51,7 +51,7 @@ def run(cfg: Config) -> dict[str, Tensor]:
         blocks = chain(Design(cfg.depth, cfg.d, 4, wiring=wiring), start, between=remedy)
         for block in track(blocks, 4 * cfg.depth, done=index * cfg.depth):
             states.append(remedy(block["out"]))
-            moves.append(((block["out"] - block["X"]).norm() / block["X"].norm()))
+            moves.append((block["out"] - block["X"]).norm() / block["X"].norm())
         log.append(torch.stack([log_odds(X).mean() for X in states]))
         similar.append(torch.stack([t_sim(X).mean() for X in states]))
         if tau == 0:

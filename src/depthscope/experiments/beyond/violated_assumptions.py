@@ -142,8 +142,8 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
 
 def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
     growth, end = figure.subplots(1, 2, sharey=True)
-    growth.barh(CASES, numbers["growth"] / math.log(2))
+    growth.barh(CASES, (numbers["growth"] / math.log(2)).tolist())
     growth.axvline(1, color="0.4", lw=0.8)
     growth.set(title="growth of log odds in a layer / log 2")
-    end.barh(CASES, numbers["t_sim"][1])
+    end.barh(CASES, numbers["t_sim"][1].tolist())
     end.set(title=rf"t_sim with $\tau$ = {TAU:g}, from {START:g}", xlim=(0, 1))
