@@ -26,7 +26,7 @@ FORMS = ("fixed", "cap")
 
 @dataclass(frozen=True)
 class Config:
-    """Post-norm blocks of attention alone, branches of weight alpha, W of variance 1/d; tau, and the t_sim of the cap."""
+    """Post-norm blocks of attention alone, weighed by alpha, W of variance 1/d; tau, and t_sim at the cap."""
 
     alphas: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)
     tau: float = 0.5

@@ -35,7 +35,7 @@ COLLAPSED = 0.99
 
 @dataclass(frozen=True)
 class Config:
-    """`trials` models of `depth` blocks with weights of their own, a batch of Gaussian tokens; none is the first arm."""
+    """`trials` models of `depth` blocks with their own weights, a batch of Gaussian tokens; none is the first arm."""
 
     LEAST = {"trials": 1}
     arms: tuple[str, ...] = ARMS
