@@ -324,3 +324,13 @@ def test_a_verdict_is_advised_from_above(monkeypatch: pytest.MonkeyPatch) -> Non
     model = ds.models.classic(depth=40, d=16, h=2, weights="xavier")
     scan = ds.scan(model, torch.randn(2, 9, 16))
     assert scan.verdict.fix_needed and scan.verdict.advice == "ask about Transformer, None"
+
+
+def test_tensors_of_yes_and_no_come_back_as_they_were() -> None:
+    from depthscope.records import plain, read
+
+    given = torch.tensor([[True, False], [False, False]])
+    again = read(json.loads(json.dumps(plain(given))), Tensor, 3, "here")
+    assert again.dtype is torch.bool and torch.equal(again, given)
+    with pytest.raises(ds.errors.RecordError, match="here: must be a number; got 'True'"):
+        read([True, 1.0], Tensor, 3, "here")

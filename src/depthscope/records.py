@@ -266,10 +266,17 @@ def _number(value: Any, where: str) -> float:
         raise RecordError(f"{where}: must be a number; {error}. The file is damaged.") from None
 
 
+def _answers(value: Any) -> bool:
+    """Whether these are yes and no alone, as a tensor of bool is written."""
+    return all(map(_answers, value)) if isinstance(value, list) and value else isinstance(value, bool)
+
+
 def _tensor(value: Any, where: str, *, is_complex: bool) -> Tensor:
     def numbers(v: Any) -> Any:
         return [numbers(x) for x in v] if isinstance(v, list) else _number(v, where)
 
+    if _answers(value):
+        return torch.tensor(value)
     try:
         found = torch.tensor(numbers(value), dtype=torch.float64)
         pairs = is_complex and found.numel() > 0

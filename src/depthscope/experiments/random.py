@@ -15,6 +15,13 @@ def random_tokens(count: int, n: int, d: int) -> Tensor:
     return c * torch.randn(count, 1, d, dtype=torch.float64) + torch.randn(count, n, d, dtype=torch.float64)
 
 
+def alike_tokens(t_sim: float, trials: int, n: int, d: int) -> Tensor:
+    """X (trials, n, d): independent tokens without their mean, and one common to all that makes t_sim so."""
+    common = (t_sim / (1 - t_sim)) ** 0.5
+    X = torch.randn(trials, n, d, dtype=torch.float64)
+    return X - X.mean(-2, keepdim=True) + common * torch.randn(trials, 1, d, dtype=torch.float64)
+
+
 def random_attention(kind: str, count: int, n: int) -> Tensor:
     """P (count, n, n) of one of the KINDS; the scores' standard deviation is uniform in (0, 2)."""
     scores = torch.randn(count, n, n, dtype=torch.float64) * 2 * torch.rand(count, 1, 1, dtype=torch.float64)

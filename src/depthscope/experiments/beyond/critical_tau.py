@@ -15,6 +15,7 @@ from torch import Tensor
 from depthscope.experiments.chains import log_odds
 from depthscope.experiments.claim import Claim, stated
 from depthscope.experiments.progress import track
+from depthscope.experiments.random import alike_tokens
 from depthscope.models.design import Design
 from depthscope.models.trials import chain
 from depthscope.remedies.de_escalate import DeEscalate
@@ -50,9 +51,7 @@ def run(cfg: Config) -> dict[str, Tensor]:
 
 
 def _growth(cfg: Config, alpha: float, tau: float) -> Tensor:
-    common = (cfg.t_sim / (1 - cfg.t_sim)) ** 0.5
-    X = torch.randn(cfg.trials, cfg.n, cfg.d, dtype=torch.float64)
-    X = X - X.mean(-2, keepdim=True) + common * torch.randn(cfg.trials, 1, cfg.d, dtype=torch.float64)
+    X = alike_tokens(cfg.t_sim, cfg.trials, cfg.n, cfg.d)
     remedy, last = DeEscalate(tau), X
     for states in chain(Design(cfg.depth, cfg.d, 4, alpha=alpha), X, between=remedy):
         last = remedy(states["out"])
