@@ -26,9 +26,8 @@ def main(folder: str = "dist") -> None:
         first, second = (built(Path(place) / name) for name in ("first", "second"))
         for file in first:
             same = filecmp.cmp(file, next(one for one in second if one.name == file.name), shallow=False)
-            print(
-                f"{file.name}: {file.stat().st_size / 1e6:.2f} MB, {'the same' if same else 'NOT the same'} when built again"
-            )
+            words = "the same" if same else "NOT the same"
+            print(f"{file.name}: {file.stat().st_size / 1e6:.2f} MB, {words} when built again")
             if not same:
                 sys.exit(1)
         _run(sys.executable, "-m", "twine", "check", "--strict", *map(str, first))

@@ -3,6 +3,7 @@
 python tools/tutorials.py [NAME ...]      run them again and write their outputs; all of them without a name
 """
 
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -13,6 +14,7 @@ from nbclient import NotebookClient
 
 FOLDER = Path(__file__).parents[1] / "docs" / "tutorials"
 LONGEST = 300  # seconds for one cell
+QUIET = {"PYTHONWARNINGS": "ignore:IProgress"}  # tqdm asks for ipywidgets; every other warning is shown in its cell
 
 
 def run(path: Path) -> Any:
@@ -20,7 +22,9 @@ def run(path: Path) -> Any:
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
         resources = {"metadata": {"path": folder}}
-        NotebookClient(notebook, timeout=LONGEST, kernel_name="python3", resources=resources).execute()
+        NotebookClient(
+            notebook, timeout=LONGEST, kernel_name="python3", coalesce_streams=True, resources=resources
+        ).execute()
     return tidied(notebook)
 
 
