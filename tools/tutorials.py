@@ -21,10 +21,9 @@ def run(path: Path) -> Any:
     """A notebook with the outputs of a fresh kernel, in an empty folder."""
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
-        resources = {"metadata": {"path": folder}}
-        NotebookClient(
-            notebook, timeout=LONGEST, kernel_name="python3", coalesce_streams=True, resources=resources
-        ).execute()
+        options = {"timeout": LONGEST, "kernel_name": "python3", "coalesce_streams": True}
+        client = NotebookClient(notebook, resources={"metadata": {"path": folder}}, **options)
+        client.execute(env=os.environ | QUIET)
     return tidied(notebook)
 
 
