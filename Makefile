@@ -5,13 +5,15 @@
 # make coverage: scan, fix and forecast on many models and spellings, held to a truth of its own: docs/coverage.md
 # make scale: comparisons, a search and a training by Dask, PostgreSQL, torchrun, submitit, MPI; servers on loopback
 # make bench: what scans, remedies, forecasts and training cost: docs/benchmarks.md (about half an hour on 2 cores)
+# make tutorials: the notebooks of docs/tutorials run again, their outputs written
+# make package: wheel and sdist into dist/, built twice and compared, tried in an empty environment
 # All create .venv and install what they need.
 
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-pages test-long coverage scale bench docs clean
+.PHONY: demo test test-pages test-long coverage scale bench docs tutorials package clean
 
 demo: .venv/demo
 	$(BIN)/depthscope scan classic --depth 24 --fix de_escalate --tau 1 --out out/report.html --out out/demo.png
@@ -38,6 +40,12 @@ scale: .venv/scale
 bench: .venv/test
 	$(BIN)/python benchmarks/page.py
 
+tutorials: .venv/test
+	$(BIN)/python tools/tutorials.py
+
+package: .venv/test
+	$(BIN)/python tools/package.py
+
 docs: .venv/demo
 	$(BIN)/python -m depthscope.notation > docs/notation.md
 
@@ -58,4 +66,4 @@ docs: .venv/demo
 	touch $@
 
 clean:
-	rm -rf .venv out build .pytest_cache .ruff_cache .mypy_cache .hypothesis src/*.egg-info
+	rm -rf .venv out build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis src/*.egg-info

@@ -199,7 +199,7 @@ def test_the_docstring_starts_with_the_summary_and_cites_a_formula(name):
     lines = f.__doc__.splitlines()
     assert lines[0].strip() == f.facts.summary
     assert f.facts.summary.endswith(".")
-    assert re.search(r"\n\n +\S.* = .*\n\n", f.__doc__), "no formula in a paragraph of its own"
+    assert re.search(r"\n\n *\S.* = .*\n\n", f.__doc__), "no formula in a paragraph of its own"
     assert re.search(r"\([^)]*n, [dnm]\)", f.__doc__), "no shape"
 
 

@@ -11,7 +11,7 @@ from loops import over
 
 ROOT = Path(__file__).parents[1] / "src" / "depthscope"
 REPOSITORY = ROOT.parents[1]
-BASE = "errors checks later plugins registry files records junctions"
+BASE = "errors extras checks later plugins registry files records record_schema junctions"
 BELOW = "metrics theory models traces interventions circuits remedies scans ablations depths laws"
 MAY_IMPORT = {
     "metrics": BASE,

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from depthscope.errors import UsageError
 
+POSIX = os.name == "posix"  # Windows keeps the id of a parent that is gone, and cannot open a folder
+
 
 @contextmanager
 def whole_file(path: str | Path) -> Iterator[Path]:

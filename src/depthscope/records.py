@@ -216,7 +216,9 @@ def read(value: Any, kind: Any, version: int, where: str) -> Any:
     """A value of the type `kind` from its plain data; version: of the record that it is in."""
     outer, inner = get_origin(kind) or kind, get_args(kind)
     if outer in (Union, UnionType):
-        return None if value is None else read(value, next(one for one in inner if one is not NoneType), version, where)
+        either = [one for one in inner if one is not NoneType]
+        fits = next((one for one in either if type(value) is one), either[0])
+        return None if value is None else read(value, fits, version, where)
     if outer is Any:
         return _numbers(value)
     if outer is Tensor or outer is Annotated:

@@ -9,6 +9,7 @@ import pytest
 
 import depthscope as ds
 from depthscope.errors import MissingExtraError, UsageError
+from depthscope.extras import install
 from depthscope.integrations.packages import need
 
 
@@ -57,4 +58,4 @@ except ImportError as error:
     print(error)
 """
     told = subprocess.check_output([sys.executable, "-c", code], text=True)
-    assert told.startswith(f"{name}: needs ") and f"pip install 'depthscope[{package}]'" in told
+    assert told.startswith(f"{name}: needs ") and told.strip().endswith(f". {install(package)}")

@@ -1,21 +1,38 @@
 """The paired tests against scipy, and at the edges where a formula would divide by zero."""
 
 import math
+import sys
 
+import mpmath
 import numpy as np
 import pytest
 from scipy import stats
 
+from depthscope.errors import MissingExtraError
 from depthscope.training.significance import chance_gap, holm, paired, sign_flip_p, student_p, verdict
 from loops import over
 
 
 @over("degrees", [1, 2, 3, 4, 5, 9, 20, 99])
 @over("t", [0.0, 0.3, 1.0, 2.5, 6.0, 30.0, 1e3, 1e6])
-def test_student_is_scipys(t: float, degrees: int) -> None:
-    expected = 2 * stats.t.sf(t, degrees)
-    assert student_p(t, degrees) == pytest.approx(expected, rel=1e-6, abs=1e-300)
+def test_student_is_the_incomplete_beta_function(t: float, degrees: int) -> None:
+    """I_x(degrees / 2, 1 / 2) with x = degrees / (degrees + t^2), in 40 digits."""
+    with mpmath.workdps(40):
+        v = mpmath.mpf(degrees)
+        expected = mpmath.betainc(v / 2, 0.5, 0, v / (v + mpmath.mpf(t) ** 2), regularized=True)
+    assert student_p(t, degrees) == pytest.approx(float(expected), rel=1e-12, abs=1e-300)
     assert student_p(-t, degrees) == student_p(t, degrees)
+
+
+@over("t, degrees, p", [(0.7, 2, 0.5563930246328658), (4.3, 2, 0.05005715411709156), (2.5, 4, 0.06676654481198815)])
+def test_p_values_are_those_of_earlier_versions(t: float, degrees: int, p: float) -> None:
+    assert student_p(t, degrees) == pytest.approx(p, abs=1e-12)
+
+
+def test_without_scipy_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.special", None)
+    with pytest.raises(MissingExtraError, match=r"^p-values: need scipy\. pip install '"):
+        student_p(1.0, 2)
 
 
 @over("count", [3, 4, 7])

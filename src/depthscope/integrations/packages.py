@@ -4,6 +4,7 @@ import re
 from importlib.metadata import PackageNotFoundError, version
 
 from depthscope.errors import MissingExtraError, UsageError
+from depthscope.extras import install
 
 
 def need(package: str, least: str, who: str, extra: str) -> None:
@@ -11,7 +12,7 @@ def need(package: str, least: str, who: str, extra: str) -> None:
     try:
         found = version(package)
     except PackageNotFoundError:
-        raise MissingExtraError(f"{who}: needs {package}. pip install 'depthscope[{extra}]'") from None
+        raise MissingExtraError(f"{who}: needs {package}. {install(extra)}") from None
     if _numbers(found) < _numbers(least):
         raise UsageError(
             f"{who}: {package} must be {least} or later; {found} is installed. pip install '{package}>={least}'"

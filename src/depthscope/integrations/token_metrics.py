@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import MissingExtraError
+from depthscope.extras import install
 from depthscope.metrics.similarity import t_cos, t_div, t_sim
 from depthscope.metrics.sizes import relative_residual
 
 try:
     from torchmetrics import Metric
 except ImportError:
-    raise MissingExtraError("integrations: needs torchmetrics. pip install 'depthscope[integrations]'") from None
+    raise MissingExtraError(f"integrations: needs torchmetrics. {install('integrations')}") from None
 
 
 class _MeanOverSequences(Metric):

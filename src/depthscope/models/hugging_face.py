@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from depthscope.errors import MissingExtraError
+from depthscope.extras import install
 from depthscope.models.sizes import Sizes
 from depthscope.registry import TABLES
 
@@ -48,7 +49,7 @@ def _preset(family: str) -> Any:
         try:
             import transformers
         except ImportError:
-            raise MissingExtraError(f"preset {family}: needs transformers. pip install 'depthscope[hf]'") from None
+            raise MissingExtraError(f"preset {family}: needs transformers. {install('hf')}") from None
         said = transformers.logging.get_verbosity()
         transformers.logging.set_verbosity_error()  # it warns of special tokens outside our small vocabulary
         try:

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from depthscope.errors import MissingExtraError, UsageError
+from depthscope.extras import install
 
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 SHARE = 0.5  # of the free memory that weights may take: the other half is for activations and what is brought in
@@ -50,7 +51,7 @@ def load_offloaded(name: str, folder: str | None, memory: int | None, **options:
         import accelerate  # noqa: F401
         import transformers
     except ImportError:
-        raise MissingExtraError(f"{name}: --offload needs accelerate. pip install 'depthscope[hf,train]'") from None
+        raise MissingExtraError(f"{name}: --offload needs accelerate. {install('hf', 'train')}") from None
     most = memory if memory is not None else int(SHARE * (free_memory() or 0))
     own = tempfile.mkdtemp(prefix="depthscope-offload-") if folder is None else None
     place = Path(folder or str(own))

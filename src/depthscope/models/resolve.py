@@ -4,13 +4,14 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import torch
 from torch import nn
 
 from depthscope.errors import DepthscopeError, ForwardError, MissingExtraError, UnknownNameError, UsageError
+from depthscope.extras import install
 from depthscope.models.offloaded import is_too_large, load_offloaded, number_of_bytes
 from depthscope.models.random_inputs import random_inputs
 from depthscope.models.sizes import Sizes
@@ -37,17 +38,17 @@ def resolve(
     head: of a Hugging Face model, "none" or "as saved". A function that has an attribute ids(text) reads --text.
     """
     torch.manual_seed(sizes.seed)
-    reads = getattr(imported(name), "ids", None) if text and ":" in name else None
-    if text and (inputs or (":" in name and reads is None)):
+    reads = getattr(imported(name), "ids", None) if text and names_code(name) else None
+    if text and (inputs or (names_code(name) and reads is None)):
         raise UsageError(
             "--text: goes with presets and Hugging Face models alone; got --inputs or a model of your own."
         )
-    if (offload or memory) and (":" in name or name in presets()):
+    if (offload or memory) and (names_code(name) or name in presets()):
         raise UsageError(
             f"--offload, --memory: go with Hugging Face models alone; got {name!r}. A model of your own may come "
             "dispatched by accelerate (device_map)."
         )
-    if ":" in name:
+    if names_code(name):
         model = call(name)
         given = None
         if isinstance(model, tuple) and len(model) == 2:
@@ -71,6 +72,11 @@ def resolve(
             unknown("preset", name, presets()) + " A folder, a hub id, or package.module:function will do too."
         )
     return model, call(inputs) if inputs else given
+
+
+def names_code(name: str) -> bool:
+    """Whether a MODEL is package.module:function, and not the path of a folder of Windows, C:\\models."""
+    return ":" in name and not PureWindowsPath(name).is_absolute()
 
 
 def imported(target: str) -> Callable[..., Any]:
@@ -121,7 +127,7 @@ def hugging_face(
     try:
         import transformers
     except ImportError:
-        raise MissingExtraError(f"{name}: needs transformers. pip install 'depthscope[hf]'") from None
+        raise MissingExtraError(f"{name}: needs transformers. {install('hf')}") from None
     local = Path(name).is_dir()
     if local and not (Path(name) / "config.json").is_file():
         raise UsageError(

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from depthscope.errors import MissingExtraError
+from depthscope.extras import install
 from depthscope.files import whole_file
 from depthscope.records import Record
 from depthscope.reports.story import Tone
@@ -97,7 +98,7 @@ def new_figure(size: tuple[float, float]) -> Any:
 def need_matplotlib() -> None:
     """Say at once what to install, before anything has been computed."""
     if find_spec("matplotlib") is None:
-        raise MissingExtraError("a picture needs matplotlib. pip install 'depthscope[plot]'")
+        raise MissingExtraError(f"a picture needs matplotlib. {install('plot')}")
 
 
 def picture(record: Record, to: str | Path) -> Path:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import MissingExtraError, RecordError, UnknownNameError
+from depthscope.extras import install
 from depthscope.records import FORMATS, Record, apart, since
 from depthscope.registry import TABLES, unknown
 from depthscope.scans.exceptions import Massive
@@ -160,7 +161,7 @@ class Scan(Record):
         try:
             import pandas
         except ImportError:
-            raise MissingExtraError("to_pandas: needs pandas. pip install 'depthscope[plot]'") from None
+            raise MissingExtraError(f"to_pandas: needs pandas. {install('plot')}") from None
         first = torch.tensor([math.nan], dtype=torch.float64)
         columns = dict(self.states)
         for step, row in self.steps.items():

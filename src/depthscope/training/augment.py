@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import MissingExtraError, ShapeError, UnknownNameError, UsageError
+from depthscope.extras import install
 from depthscope.registry import unknown
 
 NAMES = ("none", "flip_crop", "auto", "rand")
@@ -31,7 +32,7 @@ def augmentation(name: str, size: tuple[int, int, int]) -> Change:
     try:
         import kornia.augmentation  # noqa: F401
     except ImportError:
-        raise MissingExtraError(f"augmentation {name}: needs kornia. pip install 'depthscope[train]'") from None
+        raise MissingExtraError(f"augmentation {name}: needs kornia. {install('train')}") from None
     if name != "flip_crop" and size[0] not in (1, 3):
         raise UsageError(
             f"augmentation {name}: images must have 1 or 3 channels; got {size[0]}. flip_crop takes any number."

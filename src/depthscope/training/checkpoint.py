@@ -17,6 +17,8 @@ from typing import Any
 from torch import Tensor
 
 from depthscope.errors import CheckpointError, MissingExtraError, RecordError
+from depthscope.extras import install
+from depthscope.files import POSIX
 from depthscope.training.run import Run
 
 FORMAT = "depthscope.checkpoint"
@@ -135,7 +137,7 @@ def _packed(tensors: dict[str, Tensor]) -> bytes:
     try:
         from safetensors.torch import save as pack
     except ImportError:
-        raise MissingExtraError("checkpoint: needs safetensors. pip install 'depthscope[train]'") from None
+        raise MissingExtraError(f"checkpoint: needs safetensors. {install('train')}") from None
     return pack({name: tensor.contiguous() for name, tensor in tensors.items()})
 
 
@@ -149,6 +151,8 @@ def _write(path: Path, data: bytes) -> None:
 
 def _sync(folder: Path) -> None:
     """The names in a folder, on the disk too."""
+    if not POSIX:  # a folder cannot be opened there
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from depthscope.errors import MissingExtraError, UnknownNameError, UsageError
+from depthscope.extras import install
 from depthscope.registry import unknown
 from depthscope.training.submitit_jobs import SubmititJobs
 
@@ -106,7 +107,7 @@ def _dask(address: str, processes: int | None, folder: Path) -> Iterator[Crew]:
     try:
         from distributed import Client
     except ImportError:
-        raise MissingExtraError("executor: dask needs distributed. pip install 'depthscope[scale]'") from None
+        raise MissingExtraError(f"executor: dask needs distributed. {install('scale')}") from None
     try:
         client = Client(address, timeout=REACH, set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:
@@ -126,7 +127,7 @@ def _slurm(options: str, processes: int | None, folder: Path) -> Iterator[Crew]:
     try:
         import submitit
     except ImportError:
-        raise MissingExtraError("executor: slurm needs submitit. pip install 'depthscope[scale]'") from None
+        raise MissingExtraError(f"executor: slurm needs submitit. {install('scale')}") from None
     chosen = {"name": "depthscope", "cpus_per_task": 1} | _options(options)
     try:
         executor = submitit.AutoExecutor(folder=folder / "slurm", cluster="slurm")

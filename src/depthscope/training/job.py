@@ -14,7 +14,7 @@ from typing import Any
 
 import depthscope
 from depthscope.errors import RecordError, UsageError
-from depthscope.files import whole_file
+from depthscope.files import POSIX, whole_file
 from depthscope.training import checkpoint
 from depthscope.training.build import Build
 from depthscope.training.lock import lock
@@ -122,8 +122,10 @@ def do(job: Job, parent: int) -> Run:
 def _telling(steps: Any, parent: int) -> Callable[[int, int, float, float], None]:
     def tell(done: int, total: int, loss: float, t_sim: float) -> None:
         print(done, total, loss, t_sim, file=steps, flush=True)
-        if os.getppid() != parent:  # whoever wanted the result is gone: stop as if asked to, and keep what there is
-            os.kill(os.getpid(), signal.SIGTERM)
+        if (
+            POSIX and os.getppid() != parent
+        ):  # whoever wanted the result is gone: stop as if asked to, keep what is there
+            signal.raise_signal(signal.SIGTERM)
 
     return tell
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from depthscope.errors import MissingExtraError, UnknownNameError, UsageError
+from depthscope.extras import install
 from depthscope.registry import unknown
 from depthscope.traces.installed import OWN
 from depthscope.training.recipe import Recipe
@@ -31,7 +32,7 @@ def accelerated(
         from accelerate.state import AcceleratorState, PartialState
         from accelerate.utils import ProjectConfiguration
     except ImportError:
-        raise MissingExtraError("train: needs accelerate. pip install 'depthscope[train]'") from None
+        raise MissingExtraError(f"train: needs accelerate. {install('train')}") from None
     if parallel not in WAYS:
         raise UnknownNameError("train: " + unknown("way to train in parallel", parallel, WAYS))
     if log_with is not None and folder is None:

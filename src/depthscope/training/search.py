@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from depthscope.errors import MissingExtraError, RecordError, UsageError
+from depthscope.extras import install
 from depthscope.training.arms import rate_words
 from depthscope.training.job import Job
 from depthscope.training.run import Run
@@ -281,6 +282,6 @@ def _optuna() -> Any:
     try:
         import optuna
     except ImportError:
-        raise MissingExtraError("search: needs optuna. pip install 'depthscope[train]'") from None
+        raise MissingExtraError(f"search: needs optuna. {install('train')}") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from itertools import product
 from statistics import NormalDist
 
+from depthscope.errors import MissingExtraError
+from depthscope.extras import install
+
 LEVEL = 0.05
 FEWEST = 3  # seeds: with two, any difference has a t-test of one degree of freedom, which says next to nothing
 MOST_FLIPS = 16  # seeds up to which all sign flips are tried: 65,536 sums
@@ -64,24 +67,12 @@ def chance_gap(count: int) -> float:
 
 
 def student_p(t: float, degrees: int) -> float:
-    """P(|T| > |t|) for Student's T: I_x(degrees / 2, 1 / 2) with x = degrees / (degrees + t^2)."""
-    return _incomplete_beta(degrees / 2, 0.5, degrees / (degrees + t * t))
-
-
-def _incomplete_beta(a: float, b: float, x: float) -> float:
-    """The regularised I_x(a, b), by its continued fraction (Abramowitz & Stegun 26.5.8) where that converges fast."""
-    if x <= 0 or x >= 1:
-        return float(x >= 1)
-    if x > (a + 1) / (a + b + 2):
-        return 1 - _incomplete_beta(b, a, 1 - x)
-    fraction = 1.0
-    for m in range(200, 0, -1):  # backwards from far out: no state, and 200 terms are enough for a below 1e4
-        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        fraction = 1 + even / (1 + odd / fraction)
-    fraction = 1 - (a + b) * x / (a + 1) / fraction
-    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
-    return math.exp(log_front) / (a * fraction)
+    """P(|T| > |t|) for Student's T with so many degrees of freedom: twice its distribution at -|t|."""
+    try:
+        from scipy.special import stdtr
+    except ImportError:
+        raise MissingExtraError(f"p-values: need scipy. {install('train')}") from None
+    return float(2 * stdtr(degrees, -abs(t)))
 
 
 def sign_flip_p(differences: Sequence[float]) -> float:

@@ -17,6 +17,7 @@ from torch import Tensor
 from depthscope.errors import MissingExtraError, UsageError
 from depthscope.experiments.claim import Claim, Row, stated
 from depthscope.experiments.progress import track
+from depthscope.extras import install
 from depthscope.scans.scan import scan
 
 MODELS = ("bert", "albert")
@@ -63,7 +64,7 @@ def _model(name: str, cfg: Config) -> tuple[Any, Tensor, Tensor]:
     try:
         from transformers import AlbertConfig, AlbertForMaskedLM, BertConfig, BertForMaskedLM
     except ImportError:
-        raise MissingExtraError("yu2023/fig1: needs transformers. pip install 'depthscope[hf]'") from None
+        raise MissingExtraError(f"yu2023/fig1: needs transformers. {install('hf')}") from None
     sizes: dict[str, Any] = {
         "num_hidden_layers": cfg.depth,
         "hidden_size": cfg.d,

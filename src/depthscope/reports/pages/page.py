@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from depthscope.errors import MissingExtraError, UsageError
+from depthscope.extras import install
 from depthscope.files import whole_file
 from depthscope.records import Record
 from depthscope.reports.pages.downloads import csv_link, file_name, json_links, png_link
@@ -75,7 +76,7 @@ def versions() -> dict[str, str]:
 def need_jinja() -> None:
     """Say at once what to install, before anything has been computed."""
     if find_spec("jinja2") is None:
-        raise MissingExtraError("a page needs jinja2. pip install 'depthscope[report]'")
+        raise MissingExtraError(f"a page needs jinja2. {install('report')}")
 
 
 @cache

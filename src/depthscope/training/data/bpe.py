@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import MissingExtraError
+from depthscope.extras import install
 from depthscope.training.data.corpus import Corpus, by_frequency, check_number, ranks
 from depthscope.training.data.task import SPLITS
 
@@ -44,7 +45,7 @@ def learned(text: str, vocabulary: int) -> Any:
     try:
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     except ImportError as error:
-        raise MissingExtraError(f"BPE: needs tokenizers; {error}. pip install 'depthscope[hf]'") from None
+        raise MissingExtraError(f"BPE: needs tokenizers; {error}. {install('hf')}") from None
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

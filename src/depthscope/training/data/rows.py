@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from depthscope.errors import MissingExtraError, UsageError
+from depthscope.extras import install
 from depthscope.training.data.images import Split
 
 
@@ -20,9 +21,7 @@ def read_rows(data: str, *, side: int, resize: bool = False) -> tuple[dict[str, 
         import datasets
         import PIL.Image  # noqa: F401, datasets cannot do without it here and does not bring it
     except ImportError as error:
-        raise MissingExtraError(
-            f"{data}: needs datasets and pillow; {error}. pip install 'depthscope[train]' pillow"
-        ) from None
+        raise MissingExtraError(f"{data}: needs datasets and pillow; {error}. {install('train')}") from None
     local = Path(data).is_dir()
     try:
         tables = datasets.load_dataset("imagefolder", data_dir=data) if local else datasets.load_dataset(data)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from depthscope.errors import MissingExtraError, UsageError
+from depthscope.extras import install
 from depthscope.training.data.corpus import Corpus, limit
 from depthscope.training.data.reading import lines
 from depthscope.training.data.words import word_corpus
@@ -64,7 +65,7 @@ def _table_lines(data: str, *load: str, **options: Any) -> dict[str, Iterable[st
     try:
         import datasets
     except ImportError as error:
-        raise MissingExtraError(f"{data}: needs datasets; {error}. pip install 'depthscope[train]'") from None
+        raise MissingExtraError(f"{data}: needs datasets; {error}. {install('train')}") from None
     try:
         tables = datasets.load_dataset(*load, **options)
     except Exception as error:  # datasets, the hub and the network each have their own

@@ -5,6 +5,7 @@ from dataclasses import replace
 import torch
 
 from depthscope.errors import MissingExtraError, UsageError
+from depthscope.extras import install
 from depthscope.registry import shelve
 from depthscope.training.data.damage import Strengths, damages
 from depthscope.training.data.images import ImageTask, Split, make_task
@@ -31,7 +32,7 @@ def digits(
     try:
         from sklearn.datasets import load_digits
     except ImportError:
-        raise MissingExtraError("digits: needs scikit-learn. pip install 'depthscope[train]'") from None
+        raise MissingExtraError(f"digits: needs scikit-learn. {install('train')}") from None
     if train is not None and (type(train) is not int or not 1 <= train <= TRAIN):
         raise UsageError(
             f"digits: train must be a whole number from 1 to {TRAIN}; got {train!r}. Leave it out for all."
