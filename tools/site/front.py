@@ -8,7 +8,8 @@ LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s]+)(\))")
 
 def front_page(root: Path) -> str:
     """docs/x.md becomes x.md; a file of the repository that is no page of the site keeps its name, without a link."""
-    return LINK.sub(_turned, (root / "README.md").read_text(encoding="utf-8"))
+    text = (root / "README.md").read_text(encoding="utf-8").replace("]: docs/", "]: ")
+    return LINK.sub(_turned, text)
 
 
 def _turned(found: re.Match[str]) -> str:
@@ -17,4 +18,4 @@ def _turned(found: re.Match[str]) -> str:
         return found[0]
     if target.startswith("docs/"):
         return before + target.removeprefix("docs/") + after
-    return f"`{before.strip('[(]')}`"
+    return f"`{before.strip('![]()')}`"
