@@ -5,6 +5,7 @@
 # make coverage: scan, fix and forecast on many models and spellings, held to a truth of its own: docs/coverage.md
 # make scale: comparisons, a search and a training by Dask, PostgreSQL, torchrun, submitit, MPI; servers on loopback
 # make bench: what scans, remedies, forecasts and training cost: docs/benchmarks.md (about half an hour on 2 cores)
+# make docs: the site, out/site, built strictly and offline; pages of docs/reference are renewed from the code
 # All create .venv and install what they need.
 
 PYTHON ?= python3
@@ -38,8 +39,10 @@ scale: .venv/scale
 bench: .venv/test
 	$(BIN)/python benchmarks/page.py
 
-docs: .venv/demo
-	$(BIN)/python -m depthscope.notation > docs/notation.md
+docs: .venv/docs
+	$(BIN)/python tools/site/reference.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open out/site/index.html"
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -51,6 +54,10 @@ docs: .venv/demo
 
 .venv/test: .venv/demo
 	$(PIP) --editable ".[hf,plot,report,train,integrations,dev]"
+	touch $@
+
+.venv/docs: .venv/demo
+	$(PIP) --editable ".[plot,report,hf,train,docs]"
 	touch $@
 
 .venv/scale: .venv/test
