@@ -7,6 +7,7 @@
 # make bench: what scans, remedies, forecasts and training cost: docs/benchmarks.md (about half an hour on 2 cores)
 # make tutorials: the notebooks of docs/tutorials run again, their outputs written
 # make package: wheel and sdist into dist/, built twice and compared, tried in an empty environment
+# make docs: the site, out/site, built strictly and offline; pages of docs/reference are renewed from the code
 # All create .venv and install what they need.
 
 PYTHON ?= python3
@@ -46,8 +47,10 @@ tutorials: .venv/test
 package: .venv/test
 	$(BIN)/python tools/package.py
 
-docs: .venv/demo
-	$(BIN)/python -m depthscope.notation > docs/notation.md
+docs: .venv/docs
+	$(BIN)/python tools/site/reference.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open out/site/index.html"
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -59,6 +62,10 @@ docs: .venv/demo
 
 .venv/test: .venv/demo
 	$(PIP) --editable ".[hf,plot,report,train,integrations,dev]"
+	touch $@
+
+.venv/docs: .venv/demo
+	$(PIP) --editable ".[plot,report,hf,train,docs]"
 	touch $@
 
 .venv/scale: .venv/test

@@ -1,4 +1,4 @@
-"""docs/architecture.md says what is: its lists are those that tools/walk.py makes now, and its files exist."""
+"""docs/explanation/architecture.md says what is: its lists are those that tools/walk.py makes now, and its files exist."""
 
 import re
 import sys
@@ -48,7 +48,7 @@ def test_files_that_are_named_exist() -> None:
     assert [path for path in sorted(named) if not (ROOT / path).exists() and not (REPOSITORY / path).exists()] == []
 
 
-@over("page", ["architecture.md", "how-to-add.md"])
+@over("page", ["explanation/architecture.md", "how-to/add.md"])
 def test_lines_fit(page: str) -> None:
     lines = (REPOSITORY / "docs" / page).read_text().splitlines()
     assert [line for line in lines if len(line) > walk.WIDTH] == []

@@ -1,4 +1,4 @@
-"""docs/how-to-gate.md: every block of code is run."""
+"""docs/how-to/gate.md: every block of code is run."""
 
 import re
 import shlex
@@ -16,7 +16,7 @@ import depthscope as ds
 from depthscope.cli.main import app
 
 REPOSITORY = Path(__file__).parents[1]
-PAGE = (REPOSITORY / "docs" / "how-to-gate.md").read_text()
+PAGE = (REPOSITORY / "docs" / "how-to" / "gate.md").read_text()
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)
 LINES = [line for kind, code in BLOCKS if kind == "sh" for line in code.splitlines()]
 FAILS = ["depthscope gate my_package.models:post_norm --inputs my_package.models:batch"]

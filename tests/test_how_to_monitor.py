@@ -1,4 +1,4 @@
-"""Every block of code of docs/how-to-monitor.md runs, one after another, and its tables say what is so."""
+"""Every block of code of docs/how-to/monitor.md runs, one after another, and its tables say what is so."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ from depthscope.monitors.choices import Choices
 from depthscope.monitors.names import VERDICTS
 from monitored import batch, bert, rows
 
-PAGE = (Path(__file__).parents[1] / "docs" / "how-to-monitor.md").read_text()
+PAGE = (Path(__file__).parents[1] / "docs" / "how-to" / "monitor.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 

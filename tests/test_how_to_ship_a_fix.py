@@ -1,4 +1,4 @@
-"""Every line of docs/how-to-ship-a-fix.md runs, in the order of the page, and does what the page says."""
+"""Every line of docs/how-to/ship-a-fix.md runs, in the order of the page, and does what the page says."""
 
 import re
 import warnings
@@ -11,7 +11,7 @@ import torch
 import depthscope as ds
 from depthscope.errors import FixLostWarning
 
-PAGE = (Path(__file__).parents[1] / "docs" / "how-to-ship-a-fix.md").read_text()
+PAGE = (Path(__file__).parents[1] / "docs" / "how-to" / "ship-a-fix.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 

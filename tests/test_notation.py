@@ -11,5 +11,5 @@ def test_every_metric_has_a_symbol() -> None:
 
 
 def test_the_page_is_the_table() -> None:
-    page = Path(__file__).parents[1] / "docs" / "notation.md"
+    page = Path(__file__).parents[1] / "docs" / "reference" / "notation.md"
     assert page.read_text().strip() == markdown(), "run make docs"

@@ -1,7 +1,7 @@
 """The files that a verb passes, in the order in which they are first entered, and every call against the imports.
 
     python tools/walk.py scan|fix_|forecast ...     print them
-    python tools/walk.py --write                    put them into docs/architecture.md
+    python tools/walk.py --write                    put them into docs/explanation/architecture.md
 
 The model is a plain one of torch, so that no file of depthscope is a part of it. A file is listed once: its number, the
 function by which it is entered first, the number of the file that called it, and the first words of its docstring. A
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 import depthscope as ds
 
 ROOT = Path(ds.__file__).parent
-PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
+PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "architecture.md"
 WIDTH = 100  # of a line on the page
 WORDS = 14  # a purpose that is cut at a mark has at least so many characters
 ROOMS = ("metrics", "theory")  # folders of formulas, listed as one
@@ -211,7 +211,7 @@ def quoted(page: str, name: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="The files that a verb passes.")
     parser.add_argument("verbs", nargs="*", choices=[*VERBS, []], help="all when left out")
-    parser.add_argument("--write", action="store_true", help="put them into docs/architecture.md")
+    parser.add_argument("--write", action="store_true", help="put them into docs/explanation/architecture.md")
     given = parser.parse_args()
     found = sections(given.verbs or list(VERBS))
     if not given.write:

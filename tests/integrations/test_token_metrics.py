@@ -204,7 +204,7 @@ def test_without_torchmetrics_one_line_says_what_to_install() -> None:
 
 
 def test_the_page(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "how-to-torchmetrics.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "torchmetrics.md").read_text()
     [code] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     exec(compile(code, "page", "exec"), {})
     assert f"# {capsys.readouterr().out.strip()}\n" in code

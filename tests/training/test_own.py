@@ -148,7 +148,7 @@ def test_the_command_takes_a_setup(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert json.loads(done.stdout)["task"] == "own"
 
 
-PAGE = (HERE.parents[1] / "docs" / "how-to-compare-your-model.md").read_text()
+PAGE = (HERE.parents[1] / "docs" / "how-to" / "compare-your-model.md").read_text()
 
 
 @pytest.mark.long
