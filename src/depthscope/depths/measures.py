@@ -11,7 +11,9 @@ over the tokens that are no padding, and once more over the rest: those that are
 Memory: the L + 1 states of one batch, O(L n d), and never n x n.
 """
 
+import math
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -19,7 +21,7 @@ from torch import Tensor
 
 from depthscope.circuits.subject import Subject
 from depthscope.metrics.chunks import chunk_of
-from depthscope.metrics.influence import angles, cosines
+from depthscope.metrics.influence import cosines, units_of
 from depthscope.metrics.massive import massive
 from depthscope.traces.events import Join, Passage, StreamListener
 
@@ -104,9 +106,10 @@ def rows_of(subject: Subject, tokens: Tensor) -> Tensor:
 def ordinary_rows(subject: Subject, states: list[Tensor]) -> Tensor:
     """Which of those tokens are massive in no state, (N,)."""
     found: Tensor | None = None
+    valid = None if subject.mask is None else subject.mask[..., None]
     for state in states:
-        valid = None if subject.mask is None else subject.mask[..., None]
-        large = massive(chunk_of(subject.batch_first(state), valid))
+        first = state.transpose(0, 1) if subject.axis == 0 else state
+        large = massive(chunk_of(first.detach().cpu(), valid))
         found = large if found is None else found | large
     assert found is not None
     return ~(found.flatten() if subject.mask is None else found[subject.mask])
@@ -118,9 +121,9 @@ def measure(subject: Subject, plain: Sums, rest: Sums) -> Seen:
     subject.listen(seen)
     assert seen.last is not None
     states = [*seen.states, seen.last]
-    rows = torch.stack([rows_of(subject, state) for state in states])  # (L+1, N, d)
+    rows = torch.stack([units_of(rows_of(subject, state)) for state in states])  # (L+1, N, d), directions
     keep = ordinary_rows(subject, states)
-    influence = 1 - cosines(rows[:-1], rows[1:])  # (L, N)
+    influence = torch.stack([(x - y).square().sum(-1) / 2 for x, y in pairwise(rows)])  # 1 - cos, (L, N)
     angular = _angular(rows, keep)
     none = torch.full((rows.shape[1],), torch.nan, dtype=torch.float64)
     depth = len(subject.spans)
@@ -144,9 +147,8 @@ def _angular(rows: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
     states, count = rows.shape[:2]
     plain, rest = (torch.zeros(states, states, dtype=torch.float64) for _ in range(2))
     for begin in range(0, count, PIECE):
-        piece, chosen = rows[:, begin : begin + PIECE], keep[begin : begin + PIECE]
-        for first in range(states - 1):
-            found = angles(piece[first], piece[first + 1 :])  # (L - first, tokens)
-            plain[first, first + 1 :] += found.sum(-1)
-            rest[first, first + 1 :] += found[:, chosen].sum(-1)
-    return plain + plain.T, rest + rest.T
+        piece, chosen = rows[:, begin : begin + PIECE].transpose(0, 1), keep[begin : begin + PIECE]
+        found = (piece @ piece.mT).clamp(-1, 1).arccos() / math.pi  # (tokens, L+1, L+1)
+        plain += found.sum(0)
+        rest += found[chosen].sum(0)
+    return plain.fill_diagonal_(0.0), rest.fill_diagonal_(0.0)

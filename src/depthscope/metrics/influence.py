@@ -13,7 +13,7 @@ _INVARIANT = ("token order", "scale", "scale of each token", "rotation", "paddin
 
 def cosines(X: Tensor, Y: Tensor) -> Tensor:
     """cos(x_i, y_i) of tokens (..., d) -> (...), float64, in [-1, 1]. Two zero tokens are one direction."""
-    x, y = _units(X), _units(Y)
+    x, y = units_of(X), units_of(Y)
     alike = 1 - (x - y).square().sum(-1) / 2  # as precise for near tokens as for others
     both_zero = (x == 0).all(-1) & (y == 0).all(-1)
     return torch.where((x == 0).all(-1) ^ (y == 0).all(-1), 0.0, alike).masked_fill(both_zero, 1.0).clamp(-1, 1)
@@ -21,10 +21,11 @@ def cosines(X: Tensor, Y: Tensor) -> Tensor:
 
 def angles(X: Tensor, Y: Tensor) -> Tensor:
     """arccos(cos(x_i, y_i)) / pi, in [0, 1], float64; by the half angle, which near tokens do not blur."""
-    return 2 / math.pi * torch.asin((_units(X) - _units(Y)).norm(dim=-1).div(2).clamp(max=1.0))
+    return 2 / math.pi * torch.asin((units_of(X) - units_of(Y)).norm(dim=-1).div(2).clamp(max=1.0))
 
 
-def _units(X: Tensor) -> Tensor:
+def units_of(X: Tensor) -> Tensor:
+    """The directions of tokens (..., d), float64; zero where a token is."""
     wide = X.detach().double()
     largest = wide.abs().amax(-1, keepdim=True)
     wide = wide / torch.where(largest > 0, largest, 1.0)  # squares of very small numbers are none
