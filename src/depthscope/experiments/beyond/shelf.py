@@ -4,7 +4,7 @@ Remedies as they come (DeEscalate with tau = 0.5 as well) and other wirings, at 
 last block, and the parameters that it adds. What a remedy is worth in training, this does not say: a fixed remedy may
 keep tokens apart and spoil something else. `depthscope compare` asks that.
 
-depthscope reproduce beyond/shelf     5 minutes beside other work: 48 blocks, 15 remedies, 14 wirings, one model each.
+depthscope reproduce beyond/shelf     5 minutes beside other work: 48 blocks, 14 remedies, 14 wirings, one model each.
 """
 
 from dataclasses import dataclass
