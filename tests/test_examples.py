@@ -21,7 +21,11 @@ def public(home: Any) -> Iterator[tuple[str, Any]]:
             yield name, thing
 
 
-NAMED = [(f"{p}.{name}", thing) for p in ("metrics", "theory", "models", "remedies") for name, thing in public(getattr(ds, p))]
+NAMED = [
+    (f"{p}.{name}", thing)
+    for p in ("metrics", "theory", "models", "remedies")
+    for name, thing in public(getattr(ds, p))
+]
 NAMED += [(name, thing) for name, thing in public(ds)]
 WITH = [(name, thing) for name, thing in NAMED if ">>>" in (thing.__doc__ or "")]
 

@@ -39,8 +39,9 @@ def advise(
     from mild to strong: smaller scores (sizes), de-escalation by tau, tau with smaller scores, a lighter residual
     branch, another wiring; of a model that is built, tau alone.
 
-    >>> ds.advise(depth=12, n=64, d=64, h=4).floor
-    0.05
+    Examples:
+        >>> ds.advise(depth=12, n=64, d=64, h=4).floor
+        0.05
     """
     limits = {"floor": floor, "most_growth": most_growth}
     given = [name for name in ("tau", "site", "scores", "gain") if name in choices]

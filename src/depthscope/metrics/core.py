@@ -119,9 +119,10 @@ def t_div_core(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     channels in which the mean token has 100 times the energy of a usual channel and the tokens vary little. Of float32
     tokens it is off by about 1e-7 of itself and of the squared spread of the logarithms of their lengths.
 
-    >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
-    >>> round(float(ds.metrics.t_div_core(X)), 3)
-    0.199
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> round(float(ds.metrics.t_div_core(X)), 3)
+        0.199
     """
     return by_sample(_core, X, mask, where="t_div_core")
 
@@ -134,9 +135,10 @@ def same_share(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
     X (..., n, d) -> (...), in [1/n, 1]; 31/32 when 31 of 32 tokens are equal. Of ordinary tokens (see t_div_core).
 
-    >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
-    >>> round(float(ds.metrics.same_share(X)), 3)
-    0.333
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> round(float(ds.metrics.same_share(X)), 3)
+        0.333
     """
     return by_sample(_same, X, mask, where="same_share")
 
@@ -151,9 +153,10 @@ def difference_rank(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     t_div_core). Computed from all inner products of tokens, or of channels where these are fewer; of float32 tokens
     it is off by about 1e-6 of itself.
 
-    >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
-    >>> round(float(ds.metrics.difference_rank(X)), 3)
-    1.0
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> round(float(ds.metrics.difference_rank(X)), 3)
+        1.0
     """
     return by_sample(_rank, X, mask, where="difference_rank")
 
@@ -166,9 +169,10 @@ def difference_size(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
     X (..., n, d) -> (...), >= 0: in the units of X. It stays where a common offset alone makes tokens alike.
 
-    >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
-    >>> round(float(ds.metrics.difference_size(X)), 3)
-    0.816
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> round(float(ds.metrics.difference_size(X)), 3)
+        0.816
     """
     return by_sample(_size, X, mask, where="difference_size")
 
@@ -183,8 +187,9 @@ def few_points(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     leader is the central one of the tokens that are in no group yet; of eight groups the four largest count, and none
     of one token. Of ordinary tokens (see t_div_core).
 
-    >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
-    >>> round(float(ds.metrics.few_points(X)), 3)
-    0.0
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> round(float(ds.metrics.few_points(X)), 3)
+        0.0
     """
     return by_sample(_in_points, X, mask, where="few_points")

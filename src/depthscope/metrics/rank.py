@@ -37,9 +37,10 @@ def stable_rank(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
     X (..., n, d) -> (...), in [1, min(n, d)].
 
-    >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
-    >>> round(float(ds.metrics.stable_rank(X)), 3)
-    1.117
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> round(float(ds.metrics.stable_rank(X)), 3)
+        1.117
     """
     return by_sample(_stable, X, mask, where="stable_rank")
 
@@ -52,8 +53,9 @@ def effective_rank(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
     X (..., n, d) -> (...), in [1, min(n, d)]. Roy & Vetterli 2007.
 
-    >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
-    >>> round(float(ds.metrics.effective_rank(X)), 3)
-    1.764
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> round(float(ds.metrics.effective_rank(X)), 3)
+        1.764
     """
     return by_sample(_entropic, X, mask, where="effective_rank")

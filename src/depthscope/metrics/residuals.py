@@ -59,9 +59,10 @@ def relative_residual_l1(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
     X (..., n, d) -> (...), in [0, 2); 0 when all tokens are equal. Dong et al. 2021, section 2.
 
-    >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
-    >>> round(float(ds.metrics.relative_residual_l1(X)), 3)
-    0.667
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> round(float(ds.metrics.relative_residual_l1(X)), 3)
+        0.667
     """
     return by_sample(_columns, X, mask, where="relative_residual_l1")
 
@@ -74,9 +75,10 @@ def relative_residual_linf(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
     X (..., n, d) -> (...), in [0, 2); 0 when all tokens are equal. Dong et al. 2021, section 2.
 
-    >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
-    >>> round(float(ds.metrics.relative_residual_linf(X)), 3)
-    0.333
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> round(float(ds.metrics.relative_residual_linf(X)), 3)
+        0.333
     """
     return by_sample(_rows, X, mask, where="relative_residual_linf")
 
@@ -97,9 +99,10 @@ def relative_residual_l2(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     X (..., n, d) -> (...), in [0, 1]; 0 when all tokens are equal. In this norm, as in Frobenius', no other x leaves
     less: |X - 1 x^T|_2 >= |Pi_2 (X - 1 x^T)|_2 = |Pi_2 X|_2. Dong et al. 2021, section 2.
 
-    >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
-    >>> round(float(ds.metrics.relative_residual_l2(X)), 3)
-    0.528
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> round(float(ds.metrics.relative_residual_l2(X)), 3)
+        0.528
     """
     return by_sample(_spectral, X, mask, where="relative_residual_l2")
 
@@ -113,8 +116,9 @@ def rank_one_residual(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     X (..., n, d) -> (...), >= 0. Tokens of one direction and different lengths are rank one, and not equal: this falls
     where relative_residual does not. Dong et al. 2021, the other residual of their plots.
 
-    >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
-    >>> round(float(ds.metrics.rank_one_residual(X)), 3)
-    0.377
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> round(float(ds.metrics.rank_one_residual(X)), 3)
+        0.377
     """
     return by_sample(_rank_one, X, mask, where="rank_one_residual")

@@ -60,7 +60,8 @@ def classic(depth: int = 12, d: int = 256, h: int = 8, **choices: Any) -> Transf
 
     Choices by keyword: q, alpha, wiring, attention, activation, weights, causal, output, bias (see Design).
 
-    >>> ds.models.classic(depth=2, d=8, h=2)(torch.randn(2, 4, 8)).shape
-    torch.Size([2, 4, 8])
+    Examples:
+        >>> ds.models.classic(depth=2, d=8, h=2)(torch.randn(2, 4, 8)).shape
+        torch.Size([2, 4, 8])
     """
     return Transformer(design_of("classic", depth=depth, d=d, h=h, **choices))

@@ -12,10 +12,11 @@ class AttnScale(AttentionRemedy):
 
     In the paper w is learned from 0, one for each head: AttnScale(0.0, learnable=True, heads=h).
 
-    >>> model = ds.models.classic(depth=2, d=8, h=2)
-    >>> with ds.fix_(model, ds.remedies.AttnScale()):
-    ...     print(model(torch.randn(1, 4, 8)).shape)
-    torch.Size([1, 4, 8])
+    Examples:
+        >>> model = ds.models.classic(depth=2, d=8, h=2)
+        >>> with ds.fix_(model, ds.remedies.AttnScale()):
+        ...     print(model(torch.randn(1, 4, 8)).shape)
+        torch.Size([1, 4, 8])
     """
 
     source = "Wang et al. 2022 (2203.05962), section 4.1; the default w is ours"

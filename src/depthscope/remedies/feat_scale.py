@@ -18,10 +18,11 @@ class FeatScale(Remedy):
     mean: "full" as published; "prefix", "sink" and "past" use earlier tokens only. d is the width.
     As in the paper it acts on the output of attention, before the residual is added.
 
-    >>> model = ds.models.classic(depth=2, d=8, h=2)
-    >>> with ds.fix_(model, ds.remedies.FeatScale(d=8)):
-    ...     print(model(torch.randn(1, 4, 8)).shape)
-    torch.Size([1, 4, 8])
+    Examples:
+        >>> model = ds.models.classic(depth=2, d=8, h=2)
+        >>> with ds.fix_(model, ds.remedies.FeatScale(d=8)):
+        ...     print(model(torch.randn(1, 4, 8)).shape)
+        torch.Size([1, 4, 8])
     """
 
     at = "sa_out"

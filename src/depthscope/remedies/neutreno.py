@@ -12,10 +12,11 @@ class NeuTRENO(AttentionRemedy):
 
     With blocks= the first is the first of those.
 
-    >>> model = ds.models.classic(depth=2, d=8, h=2)
-    >>> with ds.fix_(model, ds.remedies.NeuTRENO()):
-    ...     print(model(torch.randn(1, 4, 8)).shape)
-    torch.Size([1, 4, 8])
+    Examples:
+        >>> model = ds.models.classic(depth=2, d=8, h=2)
+        >>> with ds.fix_(model, ds.remedies.NeuTRENO()):
+        ...     print(model(torch.randn(1, 4, 8)).shape)
+        torch.Size([1, 4, 8])
     """
 
     source = "Nguyen, Nguyen & Baraniuk 2023 (2312.00751); lam 0.6 for DeiT"

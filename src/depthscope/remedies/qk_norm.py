@@ -16,10 +16,11 @@ class QKNorm(AttentionRemedy):
     length n: 10 for n = 32, 12 for 65, 15 for 197. The model's own scale of the scores is not used. g = 0 leaves the
     model as it is.
 
-    >>> model = ds.models.classic(depth=2, d=8, h=2)
-    >>> with ds.fix_(model, ds.remedies.QKNorm()):
-    ...     print(model(torch.randn(1, 4, 8)).shape)
-    torch.Size([1, 4, 8])
+    Examples:
+        >>> model = ds.models.classic(depth=2, d=8, h=2)
+        >>> with ds.fix_(model, ds.remedies.QKNorm()):
+        ...     print(model(torch.randn(1, 4, 8)).shape)
+        torch.Size([1, 4, 8])
     """
 
     source = "Henry et al. 2020 (2010.04245)"

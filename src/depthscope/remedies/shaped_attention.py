@@ -12,10 +12,11 @@ class ShapedAttention(AttentionRemedy):
 
     In the first paper a, b, c are learned from 1 for each head: ShapedAttention(learnable=True, heads=h).
 
-    >>> model = ds.models.classic(depth=2, d=8, h=2)
-    >>> with ds.fix_(model, ds.remedies.ShapedAttention()):
-    ...     print(model(torch.randn(1, 4, 8)).shape)
-    torch.Size([1, 4, 8])
+    Examples:
+        >>> model = ds.models.classic(depth=2, d=8, h=2)
+        >>> with ds.fix_(model, ds.remedies.ShapedAttention()):
+        ...     print(model(torch.randn(1, 4, 8)).shape)
+        torch.Size([1, 4, 8])
     """
 
     source = "He & Hofmann 2023 (2311.01906); Noci et al. 2023 (2306.17759)"

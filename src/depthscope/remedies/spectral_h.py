@@ -35,10 +35,11 @@ class SpectralH(ValueRemedy):
     The model's own two rest from then on: their gradient is zero, but weight decay still shrinks them.
     learnable=False has no numbers of its own: V and lambda are those of the weights in each pass (symmetric only).
 
-    >>> model = ds.models.classic(depth=2, d=8, h=2)
-    >>> with ds.fix_(model, ds.remedies.SpectralH()):
-    ...     print(model(torch.randn(1, 4, 8)).shape)
-    torch.Size([1, 4, 8])
+    Examples:
+        >>> model = ds.models.classic(depth=2, d=8, h=2)
+        >>> with ds.fix_(model, ds.remedies.SpectralH()):
+        ...     print(model(torch.randn(1, 4, 8)).shape)
+        torch.Size([1, 4, 8])
     """
 
     source = "Dovonon et al. 2024 (2401.04301)"

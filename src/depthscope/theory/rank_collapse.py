@@ -59,8 +59,9 @@ def contraction_radius(
 
     numbers or (...) -> the same, > 0. From Dong et al. 2021, theorem 2.3.
 
-    >>> round(float(ds.theory.contraction_radius(1.0, 64.0)), 3)
-    1.414
+    Examples:
+        >>> round(float(ds.theory.contraction_radius(1.0, 64.0)), 3)
+        1.414
     """
     log_c = _log_factor("contraction_radius", beta, d_qk, heads, gamma, lipschitz)
     (c,) = as_tensors(log_c)
