@@ -1,4 +1,4 @@
-"""Every command and every block of code of docs/how-to-depth.md runs, one after another, in one folder."""
+"""Every command and every block of code of docs/how-to/depth.md runs, one after another, in one folder."""
 
 import re
 import shlex
@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from depthscope.cli.main import app
 
-PAGE = (Path(__file__).parents[1] / "docs" / "how-to-depth.md").read_text()
+PAGE = (Path(__file__).parents[1] / "docs" / "how-to" / "depth.md").read_text()
 
 
 def saved(folder: Path):

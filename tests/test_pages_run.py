@@ -60,7 +60,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "my.txt").write_text("Tokens that are all alike tell nothing. " * 40)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "modules", {k: v for k, v in sys.modules.items() if not k.startswith("my_package")})
+    for name in [name for name in sys.modules if name.startswith("my_package")]:  # of the test before
+        monkeypatch.delitem(sys.modules, name)
     return tmp_path
 
 
@@ -82,8 +83,9 @@ def test_the_other_commands_are_understood(page: Path) -> None:
         _, command, *words = shlex.split(line)
         if command in AWAITED and command not in group.commands:
             continue
-        if "--help" not in words:
-            group.commands[command].make_context(command, [word for word in words if word not in ("...",)])
+        spoken_of = not words or "--help" in words
+        if group.commands[command] and not spoken_of:
+            group.commands[command].make_context(command, [word for word in words if word != "..."])
 
 
 @pytest.mark.parametrize("page", PYTHON, ids=lambda page: page.stem)

@@ -1,4 +1,4 @@
-"""The symbols of the papers and their names in the code. `make docs` prints this table into docs/reference/notation.md."""
+"""The symbols of the papers and their names in the code. `make docs` writes docs/reference/notation.md."""
 
 from typing import NamedTuple
 

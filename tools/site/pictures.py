@@ -44,9 +44,9 @@ def main(folder: Path) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     for name, scan in scans():
-        figure = Figure(figsize=(9, 3.6), layout="constrained")
+        figure = Figure(figsize=(12, 7), layout="constrained")
         scan.draw(figure)
-        figure.savefig(folder / f"{name}.png", dpi=80)
+        figure.savefig(folder / f"{name}.png", dpi=75)
         print(f"{name}: {scan.verdict}\n")
 
 

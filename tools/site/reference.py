@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import typer
@@ -94,7 +95,7 @@ def public(home: Any) -> Iterator[tuple[str, str]]:
 
 
 def _told(text: str | None) -> list[str]:
-    return [_plain(part) + "\n" for part in (text or "").split("\n\n")]
+    return [fill(_plain(part), 98, break_on_hyphens=False) + "\n" for part in (text or "").split("\n\n")]
 
 
 def _plain(text: str) -> str:

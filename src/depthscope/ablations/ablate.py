@@ -40,6 +40,12 @@ def ablate(
 
     The model runs with the weights it has, in evaluation mode because dropout would count as diversity, and is left as
     it was.
+
+    Examples:
+        >>> model = ds.models.classic(depth=2, d=8, h=2)
+        >>> X = torch.randn(2, 4, 8, generator=torch.manual_seed(0))  # (batch, n, d)
+        >>> len(ds.ablate(model, X).rows)  # 2^3 combinations
+        8
     """
     names = checked([parts] if isinstance(parts, str) else parts)
     if isinstance(inputs, Iterator):

@@ -94,6 +94,12 @@ def without_(
 
     Returns a handle: handle.undo(), or use it as a context. No names of modules are needed; a block that does not have
     a part, or joins its branches otherwise, is an error when the model runs.
+
+    Examples:
+        >>> model = ds.models.classic(depth=2, d=8, h=2)
+        >>> with ds.without_(model, "ffn"):
+        ...     print(model(torch.randn(2, 4, 8)).shape)
+        torch.Size([2, 4, 8])
     """
     names = tuple(dict.fromkeys(parts))
     for name in names:

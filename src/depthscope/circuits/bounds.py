@@ -40,6 +40,12 @@ def bounds(
 
     blocks, mask, stream: as for ds.scan; without stream= it is the one with most blocks. Padding is left out.
     Raises where the theorem does not speak about the model: causal masks, positions in attention.
+
+    Examples:
+        >>> model = ds.models.classic(depth=2, d=8, h=2, output=True)
+        >>> X = torch.randn(2, 4, 8, generator=torch.manual_seed(0))  # (batch, n, d)
+        >>> len(ds.bounds(model, X).blocks)
+        2
     """
     subject = subject_of(model, inputs, blocks, mask, stream)
     check_attends_once(subject)

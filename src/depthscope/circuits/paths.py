@@ -43,6 +43,12 @@ def paths(
     each length too, with form "attention".
 
     Dropout is off, and the model is left as it was.
+
+    Examples:
+        >>> model = ds.models.classic(depth=2, d=8, h=2)
+        >>> X = torch.randn(2, 4, 8, generator=torch.manual_seed(0))  # (batch, n, d)
+        >>> ds.paths(model, X).share.shape  # through 0, 1, 2 attentions
+        torch.Size([3])
     """
     if form not in FORMS:
         raise UnknownNameError(unknown("form", form, FORMS))

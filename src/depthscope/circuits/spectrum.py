@@ -45,6 +45,12 @@ def spectrum(
     Beside it stands margin_apart, with every head's own attention, of that same sequence; a note where they disagree.
     blocks, mask, stream: as for ds.scan; without stream= it is the one with most blocks. on_block(n) is called before
     block n is judged.
+
+    Examples:
+        >>> model = ds.models.classic(depth=2, d=8, h=2)
+        >>> X = torch.randn(2, 4, 8, generator=torch.manual_seed(0))  # (batch, n, d)
+        >>> ds.spectrum(model, X).margin.shape  # (depth,)
+        torch.Size([2])
     """
     subject = subject_of(model, inputs, blocks, mask, stream)
     check_attends_once(subject)

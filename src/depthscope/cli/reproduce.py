@@ -23,7 +23,7 @@ def command(
     smoke: Annotated[bool, typer.Option("--smoke", help="Small sizes: seconds instead of minutes.")] = False,
     out: Annotated[str, typer.Option(help="Figures and results.json go here, in a folder for each paper.")] = "out",
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Replace a setting, for example --set depth=40. May be repeated.")
+        list[str] | None, typer.Option("--set", help="Replace a setting, for example --set trials=10. May be repeated.")
     ] = None,
     executor: Annotated[str, typer.Option(help=EXECUTOR)] = "local",
     output: Told,
@@ -80,11 +80,13 @@ class Claims:
 
     def sheets(self) -> list[Any]:
         """Experiments with a claim that fails come first: of many, only the first are shown."""
+        from depthscope.experiments.run import home
         from depthscope.reports.reproductions import summary, table
         from depthscope.reports.sheet import Line, Sheet
 
         if not self.done:
             return []
         ordered = sorted(self.done, key=lambda one: one.holds)
-        said = Line(f"{summary(self.done)} Figures and results.json: {self.out}/", "bold")
+        folders = ", ".join(sorted({f"{home(self.out, one.name, smoke=one.smoke)}/" for one in self.done}))
+        said = Line(f"{summary(self.done)} Figures and results.json: {folders}", "bold")
         return [Sheet("claims", [table(ordered), Line(""), said], None)]

@@ -117,6 +117,10 @@ def reproduce(
 
     Gives a Reproduction, or a list of them for more than one. With out, figures and results.json are written there.
     executor: who does the trainings that run side by side, as in compare().
+
+    Examples:
+        >>> ds.reproduce("yu2023/fig8", smoke=True).name
+        'yu2023/fig8'
     """
     planned = plan(name, smoke=smoke, **settings)
     if out is not None:

@@ -38,6 +38,10 @@ def advise(
     most_growth: how much gradients may grow over all blocks, where their growth can be forecast (sizes). Weighed are,
     from mild to strong: smaller scores (sizes), de-escalation by tau, tau with smaller scores, a lighter residual
     branch, another wiring; of a model that is built, tau alone.
+
+    Examples:
+        >>> ds.advise(depth=12, n=64, d=64, h=4).floor
+        0.05
     """
     limits = {"floor": floor, "most_growth": most_growth}
     given = [name for name in ("tau", "site", "scores", "gain") if name in choices]

@@ -44,6 +44,10 @@ def forecast(
     activation, weights, causal, output, bias; or instead of those the gain by which a block multiplies the odds
     t_sim / t_div. A thousand blocks, or widths too large to build, are fine. tau: de-escalation in every block (the
     sink form where causal), at block_out, or for sizes at another site; scores: a factor on what the softmax reads.
+
+    Examples:
+        >>> ds.forecast(depth=24, n=64, d=64, h=4).t_sim.shape  # depth + 1
+        torch.Size([25])
     """
     checked("forecast", tau=tau, scores=scores)
     for name, size in (("n", n), ("depth", depth)):

@@ -33,6 +33,12 @@ def gate(
     block, in (0, 1]; the verdict then decides only where diversity says nothing (vanished).
     against: an earlier scan of the same model; of its diversity at most the share `tolerance` (0.1) may be lost, and a
     verdict may not turn into one that needs a fix. A NaN or infinity always fails.
+
+    Examples:
+        >>> model = ds.models.classic(depth=2, d=8, h=2)
+        >>> X = torch.randn(2, 4, 8, generator=torch.manual_seed(0))  # (batch, n, d)
+        >>> ds.gate(ds.scan(model, X), min_diversity=0.001).passed
+        True
     """
     asked = demanded(min_diversity, verdict, tolerance, compared=against is not None)
     if against is not None:

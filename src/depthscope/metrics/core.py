@@ -118,6 +118,11 @@ def t_div_core(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     channels (d > 32: of 8 fixed mixtures of all channels). Massive tokens are left out first (see massive_share), then
     channels in which the mean token has 100 times the energy of a usual channel and the tokens vary little. Of float32
     tokens it is off by about 1e-7 of itself and of the squared spread of the logarithms of their lengths.
+
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> round(float(ds.metrics.t_div_core(X)), 3)
+        0.199
     """
     return by_sample(_core, X, mask, where="t_div_core")
 
@@ -129,6 +134,11 @@ def same_share(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     same_share(X) = |{i : |u_i - u_c|^2 <= 0.02}| / n,    u_i = x_i / |x_i|,  u_c the central direction
 
     X (..., n, d) -> (...), in [1/n, 1]; 31/32 when 31 of 32 tokens are equal. Of ordinary tokens (see t_div_core).
+
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> round(float(ds.metrics.same_share(X)), 3)
+        0.333
     """
     return by_sample(_same, X, mask, where="same_share")
 
@@ -142,6 +152,11 @@ def difference_rank(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     X (..., n, d) -> (...), in [1, min(n - 1, d)]: the participation ratio of what differs between ordinary tokens (see
     t_div_core). Computed from all inner products of tokens, or of channels where these are fewer; of float32 tokens
     it is off by about 1e-6 of itself.
+
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> round(float(ds.metrics.difference_rank(X)), 3)
+        1.0
     """
     return by_sample(_rank, X, mask, where="difference_rank")
 
@@ -153,6 +168,11 @@ def difference_size(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     difference_size(X) = |Pi_2 X|_F / sqrt(n)    of all tokens that are not massive
 
     X (..., n, d) -> (...), >= 0: in the units of X. It stays where a common offset alone makes tokens alike.
+
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> round(float(ds.metrics.difference_size(X)), 3)
+        0.816
     """
     return by_sample(_size, X, mask, where="difference_size")
 
@@ -166,5 +186,10 @@ def few_points(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     X (..., n, d) -> (...), in [0, 1]: 1 for two clusters, 0 for unrelated tokens and for more than 8 directions. A
     leader is the central one of the tokens that are in no group yet; of eight groups the four largest count, and none
     of one token. Of ordinary tokens (see t_div_core).
+
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> round(float(ds.metrics.few_points(X)), 3)
+        0.0
     """
     return by_sample(_in_points, X, mask, where="few_points")

@@ -29,6 +29,11 @@ def attention_entropy(P: Tensor, *, mask: Tensor | None = None) -> Tensor:
     attention_entropy(P) = -(1/n) sum_ij P_ij log P_ij
 
     P (..., h, n, m) -> (..., h), in [0, log m]. Near 0 is entropy collapse (Zhai et al. 2023).
+
+    Examples:
+        >>> P = torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.6, 0.2], [0.3, 0.3, 0.4]])  # (n, n), rows sum to 1
+        >>> round(float(ds.metrics.attention_entropy(P)), 3)
+        0.911
     """
     pattern, batch = pattern_of(P, mask=mask, where="attention_entropy")
     return torch.cat([entropy_of(part) for part in pattern.pieces()]).reshape(batch)

@@ -42,6 +42,12 @@ def xi(X: Tensor, Y: Tensor, *, mask: Tensor | None = None) -> tuple[Tensor, Ten
 
     X, Y (..., n, d) -> two tensors (...), >= 0. xi_1 / xi_2 multiplies the odds t_sim / t_div: tokens grow
     alike when it is above 1. Infinite or NaN when that part of X is zero. Yu & Zhang 2023, eq. (7).
+
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> Y = X + X.mean(0)  # more of the mean token
+        >>> tuple(round(float(value), 3) for value in ds.metrics.xi(X, Y))
+        (4.0, 1.0)
     """
     return _xi(*_both(X, Y, mask, "xi"))
 
@@ -53,6 +59,12 @@ def escalation_rate(X: Tensor, Y: Tensor, *, mask: Tensor | None = None) -> Tens
     r(X, Y) = t_div(X) / t_div(Y) = 1 + (xi_1 / xi_2 - 1) t_sim(X)
 
     X, Y (..., n, d) -> (...), >= 0; NaN when both are exactly collapsed. Yu & Zhang 2023, eq. (5), (6).
+
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> Y = X + X.mean(0)  # more of the mean token
+        >>> round(float(ds.metrics.escalation_rate(X, Y)), 3)
+        3.25
     """
     return _rate(*_both(X, Y, mask, "escalation_rate"))
 
@@ -70,6 +82,13 @@ def eta(
     X, Y (..., n, d), Y = X + alpha P X W with W of mean 0 and variance sigma^2 (1/d when None);
     P (..., n, n) -> (...). With heads, P (..., h, n, n): mu_i^2 is the mean over heads (Proposition 2.9).
     Yu & Zhang 2023, eq. (9), (14).
+
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> Y = X + X.mean(0)  # more of the mean token
+        >>> P = torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.6, 0.2], [0.3, 0.3, 0.4]])  # (n, n), rows sum to 1
+        >>> round(float(ds.metrics.eta(X, Y, P)), 3)
+        -1.966
     """
     xi_1, xi_2 = xi(X, Y, mask=mask)
     gain = alpha**2 * (1.0 if sigma is None else X.shape[-1] * sigma**2)

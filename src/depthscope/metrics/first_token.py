@@ -26,5 +26,10 @@ def first_token_similarity(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     X (..., n, d) -> (...), in [0, 1]; about 1/d for unrelated tokens, 1 when all lie on the line of x_1, NaN when x_1
     or all others are zero. Pure causal attention drives it to 1: P^k -> 1 e_1^T. The first token is the first that is
     no padding.
+
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> round(float(ds.metrics.first_token_similarity(X)), 3)
+        0.286
     """
     return by_sample(_towards_first, X, mask, where="first_token_similarity")

@@ -58,6 +58,11 @@ def massive_share(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     massive_share(X) = |M| / n,    M = {i : |x_i| > 5 median_j |x_j|}, empty where it holds more than a quarter
 
     X (..., n, d) -> (...), in [0, 1/4]. The median of an even number of norms is the lower one.
+
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> round(float(ds.metrics.massive_share(X)), 3)
+        0.0
     """
     return by_sample(_share, X, mask, where="massive_share")
 
@@ -69,6 +74,11 @@ def t_sim_rest(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     t_sim_rest(X) = t_sim({x_i : i not in M}),    M as in massive_share
 
     X (..., n, d) -> (...), in [0, 1]; t_sim itself where no token is massive.
+
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> round(float(ds.metrics.t_sim_rest(X)), 3)
+        0.75
     """
     return by_sample(_similarity, X, mask, where="t_sim_rest")
 
@@ -81,5 +91,10 @@ def t_div_rest(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
     X (..., n, d) -> (...), in [0, 1]; t_div itself where no token is massive. One token 300 times larger than the
     others makes t_div near 1, however alike those are.
+
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> round(float(ds.metrics.t_div_rest(X)), 3)
+        0.25
     """
     return by_sample(_diversity, X, mask, where="t_div_rest")

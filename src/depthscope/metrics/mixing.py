@@ -160,6 +160,12 @@ def omega(X: Tensor, P: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
     X (..., n, d), P (..., n, n) or (..., h, n, n) -> (...) or (..., h), >= 0; 0 when P is doubly stochastic or
     X is collapsed. Yu & Zhang 2023, eq. (12).
+
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> P = torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.6, 0.2], [0.3, 0.3, 0.4]])  # (n, n), rows sum to 1
+        >>> round(float(ds.metrics.omega(X, P)), 3)
+        0.094
     """
     pattern, shape, tokens = _parts(X, P, mask, "omega")
     return torch.cat([omega_of(part, tokens) for part in pattern.pieces()]).reshape(shape)
@@ -175,6 +181,12 @@ def mu(X: Tensor, P: Tensor, *, mask: Tensor | None = None) -> tuple[Tensor, Ten
 
     X (..., n, d), P (..., n, n) or (..., h, n, n) -> two tensors (...) or (..., h). Attention makes tokens alike
     when mu_1 > mu_2; mu_2 is NaN for a collapsed X. Yu & Zhang 2023, eq. (10).
+
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> P = torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.6, 0.2], [0.3, 0.3, 0.4]])  # (n, n), rows sum to 1
+        >>> tuple(round(float(value), 3) for value in ds.metrics.mu(X, P))
+        (1.069, 0.231)
     """
     pattern, shape, tokens = _parts(X, P, mask, "mu")
     pairs = [mu_of(part, tokens) for part in pattern.pieces()]

@@ -36,6 +36,11 @@ def stable_rank(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     stable_rank(X) = |X|_F^2 / |X|_2^2
 
     X (..., n, d) -> (...), in [1, min(n, d)].
+
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> round(float(ds.metrics.stable_rank(X)), 3)
+        1.117
     """
     return by_sample(_stable, X, mask, where="stable_rank")
 
@@ -47,5 +52,10 @@ def effective_rank(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     effective_rank(X) = exp(-sum_k p_k log p_k),    p_k = s_k / sum_j s_j
 
     X (..., n, d) -> (...), in [1, min(n, d)]. Roy & Vetterli 2007.
+
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> round(float(ds.metrics.effective_rank(X)), 3)
+        1.764
     """
     return by_sample(_entropic, X, mask, where="effective_rank")

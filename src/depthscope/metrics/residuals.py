@@ -58,6 +58,11 @@ def relative_residual_l1(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     |res(X)|_1 / |X|_1,    res(X) = X - 1 x^T,  x the mean token,  |X|_1 = max column abs sum
 
     X (..., n, d) -> (...), in [0, 2); 0 when all tokens are equal. Dong et al. 2021, section 2.
+
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> round(float(ds.metrics.relative_residual_l1(X)), 3)
+        0.667
     """
     return by_sample(_columns, X, mask, where="relative_residual_l1")
 
@@ -69,6 +74,11 @@ def relative_residual_linf(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     |res(X)|_inf / |X|_inf,    res(X) = X - 1 x^T,  x the mean token,  |X|_inf = max row abs sum
 
     X (..., n, d) -> (...), in [0, 2); 0 when all tokens are equal. Dong et al. 2021, section 2.
+
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> round(float(ds.metrics.relative_residual_linf(X)), 3)
+        0.333
     """
     return by_sample(_rows, X, mask, where="relative_residual_linf")
 
@@ -88,6 +98,11 @@ def relative_residual_l2(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
     X (..., n, d) -> (...), in [0, 1]; 0 when all tokens are equal. In this norm, as in Frobenius', no other x leaves
     less: |X - 1 x^T|_2 >= |Pi_2 (X - 1 x^T)|_2 = |Pi_2 X|_2. Dong et al. 2021, section 2.
+
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> round(float(ds.metrics.relative_residual_l2(X)), 3)
+        0.528
     """
     return by_sample(_spectral, X, mask, where="relative_residual_l2")
 
@@ -100,5 +115,10 @@ def rank_one_residual(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
     X (..., n, d) -> (...), >= 0. Tokens of one direction and different lengths are rank one, and not equal: this falls
     where relative_residual does not. Dong et al. 2021, the other residual of their plots.
+
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> round(float(ds.metrics.rank_one_residual(X)), 3)
+        0.377
     """
     return by_sample(_rank_one, X, mask, where="rank_one_residual")

@@ -32,6 +32,11 @@ def t_sim(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     X (..., n, d) -> (...), in [0, 1]; 1 when all tokens are equal, NaN when X is all zero. Off by less than 1e-7 of
     itself for float32 tokens (1e-8 as a rule), 1e-12 for float64 ones.
     Yu & Zhang 2023, Definition 1.1.
+
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> round(float(ds.metrics.t_sim(X)), 3)
+        0.75
     """
     return by_sample(_similarity, X, mask, where="t_sim")
 
@@ -45,6 +50,11 @@ def t_div(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     X (..., n, d) -> (...), in [0, 1]; 0 when all tokens are equal. Computed from centred tokens:
     1 - t_sim would lose all digits below 1e-16. Off by less than 1e-7 of itself for float32 tokens (1e-8 as a rule),
     1e-12 for float64 ones, however alike the tokens are. Yu & Zhang 2023, Definition 1.1.
+
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> round(float(ds.metrics.t_div(X)), 3)
+        0.25
     """
     return by_sample(_diversity, X, mask, where="t_div")
 
@@ -58,5 +68,10 @@ def t_cos(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     X (..., n, d) -> (...), in [-1/(n-1), 1]; a zero token counts as orthogonal to all others. Of float32
     tokens off by less than 1e-7.
     Yu & Zhang 2023, eq. (1).
+
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> round(float(ds.metrics.t_cos(X)), 3)
+        0.701
     """
     return by_sample(_cosine, X, mask, where="t_cos")

@@ -82,6 +82,11 @@ def attention_sink(P: Tensor, *, mask: Tensor | None = None) -> tuple[Tensor, Te
     the first that is no padding. Where P is causal with M = m - n keys of earlier tokens in front, the first is among
     these and the means are over all queries, sink_chance = (1 / n) sum_t 1/(M + t).
     A head is a sink when its mass is far above chance: above 0.3 in Gu et al. 2024.
+
+    Examples:
+        >>> P = torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.6, 0.2], [0.3, 0.3, 0.4]])  # (n, n), rows sum to 1
+        >>> tuple(round(float(value), 3) for value in ds.metrics.attention_sink(P))
+        (0.25, 0.333)
     """
     pattern, batch = pattern_of(P, mask=mask, where="attention_sink")
     pairs = [sink_of(part) for part in pattern.pieces()]

@@ -33,6 +33,11 @@ def composite_norm(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
     X (..., n, d) -> (...), >= 0. Not a norm: the triangle inequality fails. Of float32 tokens off by at most about 3e-7
     of itself. Dong et al. 2021, section 2.
+
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> round(float(ds.metrics.composite_norm(X)), 3)
+        3.0
     """
     return by_sample(_composite, X, mask, where="composite_norm")
 
@@ -51,6 +56,11 @@ def relative_residual(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
     X (..., n, d) -> (...), >= 0. Of float32 tokens off by at most about 3e-7 of itself. Dong et al. 2021, the curves of
     residual by depth.
+
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> round(float(ds.metrics.relative_residual(X)), 3)
+        0.471
     """
     return by_sample(_relative, X, mask, where="relative_residual")
 
@@ -64,6 +74,11 @@ def token_norm(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
     token_norm(X) = (1/n) sum_i |x_i|
 
     X (..., n, d) -> (...), >= 0; grows with depth in pre-norm models. Yu & Zhang 2023, eq. (20), figure 4.
+
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> round(float(ds.metrics.token_norm(X)), 3)
+        1.55
     """
     return by_sample(_mean_norm, X, mask, where="token_norm")
 
@@ -82,5 +97,10 @@ def hfc_lfc(X: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
     X (..., n, d) -> (...), >= 0; a model that drives it to 0 is a low-pass filter (it over-smooths).
     Wang et al. 2022; Dovonon et al. 2024, section 2.
+
+    Examples:
+        >>> X = torch.tensor([[1.0, 0.0], [1.0, 2.0], [1.0, 1.0]])  # (n, d) = (3, 2)
+        >>> round(float(ds.metrics.hfc_lfc(X)), 3)
+        0.577
     """
     return by_sample(_frequencies, X, mask, where="hfc_lfc")

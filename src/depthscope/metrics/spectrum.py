@@ -171,6 +171,11 @@ def delta(
     (..., h, n, d_h) no n x n matrix is built: P = softmax(scale q k^T + bias), scale 1/sqrt(d_h) when None.
     return_residual=True also gives how far it may be off: with more than 32 tokens the value is a lower bound, and the
     error fails once in a million heads (random vectors must not miss a direction). Yu & Zhang 2023, eq. (12).
+
+    Examples:
+        >>> P = torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.6, 0.2], [0.3, 0.3, 0.4]])  # (n, n), rows sum to 1
+        >>> round(float(ds.metrics.delta(P)), 3)
+        0.346
     """
     pattern, batch = pattern_of(P, q=q, k=k, scale=scale, bias=bias, causal=causal, mask=mask, where="delta")
     return _over_parts(delta_of, pattern, batch, return_residual)
@@ -198,6 +203,11 @@ def lambda_2(
     modulus; for a causal P the largest diagonal entry after the first token's. Arguments as for delta;
     return_residual=True also gives how far it may be off, rounding included: at most 512 tokens, from powers of Pi_2 P;
     beyond them only an upper bound is known, and the error is as large as the value. Yu & Zhang 2023, eq. (17).
+
+    Examples:
+        >>> P = torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.6, 0.2], [0.3, 0.3, 0.4]])  # (n, n), rows sum to 1
+        >>> round(float(ds.metrics.lambda_2(P)), 3)
+        0.283
     """
     pattern, batch = pattern_of(P, q=q, k=k, scale=scale, bias=bias, causal=causal, mask=mask, where="lambda_2")
     if pattern.n != pattern.m:

@@ -59,5 +59,9 @@ def classic(depth: int = 12, d: int = 256, h: int = 8, **choices: Any) -> Transf
     """The classic Transformer encoder on embedded tokens (B, n, d), at random initialisation.
 
     Choices by keyword: q, alpha, wiring, attention, activation, weights, causal, output, bias (see Design).
+
+    Examples:
+        >>> ds.models.classic(depth=2, d=8, h=2)(torch.randn(2, 4, 8)).shape
+        torch.Size([2, 4, 8])
     """
     return Transformer(design_of("classic", depth=depth, d=d, h=h, **choices))

@@ -106,6 +106,10 @@ def vit(
     """A Vision Transformer at random initialisation: `vit("yu2023")` is Table 1's; keywords override a preset.
 
     Choices by keyword are those of Design: depth, d, h, q, alpha, wiring, attention, activation, weights, ...
+
+    Examples:
+        >>> ds.models.vit(side=8, patch=4, depth=2, d=8, h=2)(torch.randn(2, 3, 8, 8)).shape
+        torch.Size([2, 10])
     """
     if preset is not None and str(preset) not in PRESETS:
         raise UnknownNameError("vit: " + unknown("preset", str(preset), PRESETS))

@@ -11,6 +11,12 @@ class AttnScale(AttentionRemedy):
     """P' = U + (1 + w) (P - U),    U = 1 1^T / n.    Wang et al. 2022 (2203.05962), section 4.1
 
     In the paper w is learned from 0, one for each head: AttnScale(0.0, learnable=True, heads=h).
+
+    Examples:
+        >>> model = ds.models.classic(depth=2, d=8, h=2)
+        >>> with ds.fix_(model, ds.remedies.AttnScale()):
+        ...     print(model(torch.randn(1, 4, 8)).shape)
+        torch.Size([1, 4, 8])
     """
 
     source = "Wang et al. 2022 (2203.05962), section 4.1; the default w is ours"

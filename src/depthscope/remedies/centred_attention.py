@@ -8,7 +8,14 @@ from depthscope.remedies.attention_remedy import AttentionRemedy
 
 @shelve("remedy")
 class CentredAttention(AttentionRemedy):
-    """P' = P - strength U,    U = 1 1^T / n.    Ali, Galanti & Wolf 2023 (2306.01610)"""
+    """P' = P - strength U,    U = 1 1^T / n.    Ali, Galanti & Wolf 2023 (2306.01610)
+
+    Examples:
+        >>> model = ds.models.classic(depth=2, d=8, h=2)
+        >>> with ds.fix_(model, ds.remedies.CentredAttention()):
+        ...     print(model(torch.randn(1, 4, 8)).shape)
+        torch.Size([1, 4, 8])
+    """
 
     source = "Ali, Galanti & Wolf 2023 (2306.01610); strength 1 is the paper's"
     off = {"strength": 0.0}

@@ -18,6 +18,12 @@ class ContraNorm(Remedy):
     official code. over: "all" tokens as published, or "prefix", the softmax masked to s <= t. LN has no weights.
     scale = 0 is the identity, without LN; the official code still normalises there. It acts at sa_sum in post-norm
     models (BERT); in pre-norm ones it takes the place of the norms (ViT): use attn_in or ffn_in there, not sa_sum.
+
+    Examples:
+        >>> model = ds.models.classic(depth=2, d=8, h=2)
+        >>> with ds.fix_(model, ds.remedies.ContraNorm()):
+        ...     print(model(torch.randn(1, 4, 8)).shape)
+        torch.Size([1, 4, 8])
     """
 
     at = "sa_sum"

@@ -21,6 +21,12 @@ class DeEscalate(Remedy):
     "past" (mean of s < t; the first token is left alone).
     learnable: tau = sigmoid(raw_tau), so it stays between 0 and 1. It starts at the given tau; sigmoid never reaches
     1, so tau = 1 starts at 0.99, where it can still move. Keep raw_tau out of weight decay, which pulls tau to 1/2.
+
+    Examples:
+        >>> model = ds.models.classic(depth=2, d=8, h=2)
+        >>> with ds.fix_(model, ds.remedies.DeEscalate()):
+        ...     print(model(torch.randn(1, 4, 8)).shape)
+        torch.Size([1, 4, 8])
     """
 
     at = "block_out"

@@ -17,6 +17,12 @@ class FeatScale(Remedy):
     at 969b564; its other files do not): 1 + 2 s, 1 + 2 t.
     mean: "full" as published; "prefix", "sink" and "past" use earlier tokens only. d is the width.
     As in the paper it acts on the output of attention, before the residual is added.
+
+    Examples:
+        >>> model = ds.models.classic(depth=2, d=8, h=2)
+        >>> with ds.fix_(model, ds.remedies.FeatScale(d=8)):
+        ...     print(model(torch.randn(1, 4, 8)).shape)
+        torch.Size([1, 4, 8])
     """
 
     at = "sa_out"

@@ -57,6 +57,13 @@ def fix_(
     remedy. handle.save(folder) writes the fix beside the weights; ds.fix_(model, folder) puts it back, and all others
     that were saved with it. A remedy that learns has one copy for each block, among the model's parameters: fix first,
     then build the optimizer.
+
+    Examples:
+        >>> model = ds.models.classic(depth=2, d=8, h=2)
+        >>> fix = ds.fix_(model, ds.remedies.DeEscalate(0.2), at="block_out")
+        >>> len(ds.fixes(model))
+        1
+        >>> fix.undo()
     """
     if isinstance(remedy, str | Path) and Path(remedy).is_dir():
         if (at, blocks, stream, causal) != (None, None, None, "auto"):
@@ -101,5 +108,9 @@ def fixes(model: nn.Module) -> list[Any]:
 
     A copy of a fixed model, by copy.deepcopy or torch.load, has handles of its own: for fix in ds.fixes(copy):
     fix.undo().
+
+    Examples:
+        >>> ds.fixes(ds.models.classic(depth=2, d=8, h=2))
+        []
     """
     return [fix for fix in fixes_in(enter(model).model) if not fix.led]

@@ -11,6 +11,12 @@ class GainControl(DeEscalate):
     De-escalation of what attention adds, and of nothing else: the mean token that was there stays, and does not grow.
     X (..., n, d) is the output of attention -> Y (..., n, d). tau = 1 is the paper; the norm that it speaks of is the
     block's own. Forms and learnable as in DeEscalate.
+
+    Examples:
+        >>> model = ds.models.classic(depth=2, d=8, h=2)
+        >>> with ds.fix_(model, ds.remedies.GainControl()):
+        ...     print(model(torch.randn(1, 4, 8)).shape)
+        torch.Size([1, 4, 8])
     """
 
     at = "sa_out"

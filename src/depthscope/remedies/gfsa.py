@@ -12,6 +12,12 @@ class GFSA(AttentionRemedy):
 
     learnable=True learns all three, for each head with heads=h; from 0, 1, 0 it starts as plain attention. The official
     code learns w_K alone, from 0, with w_1 = 1 and a constant w_0.
+
+    Examples:
+        >>> model = ds.models.classic(depth=2, d=8, h=2)
+        >>> with ds.fix_(model, ds.remedies.GFSA()):
+        ...     print(model(torch.randn(1, 4, 8)).shape)
+        torch.Size([1, 4, 8])
     """
 
     source = "Choi et al. 2024 (2312.04234); the default weights and K are ours"

@@ -9,7 +9,14 @@ from depthscope.remedies.attention_remedy import AttentionRemedy, identity
 
 @shelve("remedy")
 class LaplacianHeads(AttentionRemedy):
-    """P'_k = I - P_k for the first round(share h) heads, at least one; else P_k.    Zhang & Papyan 2026 (2602.09297)"""
+    """P'_k = I - P_k for the first round(share h) heads, at least one; else P_k.    Zhang & Papyan 2026 (2602.09297)
+
+    Examples:
+        >>> model = ds.models.classic(depth=2, d=8, h=2)
+        >>> with ds.fix_(model, ds.remedies.LaplacianHeads()):
+        ...     print(model(torch.randn(1, 4, 8)).shape)
+        torch.Size([1, 4, 8])
+    """
 
     source = "Zhang & Papyan 2026 (2602.09297); share 0.5 ours"
     off = {"share": 0.0}

@@ -12,6 +12,12 @@ class MindTheGap(AttentionRemedy):
 
     n counts what a query sees. The official code multiplies P - U by sqrt(n) and the values by 1 / sqrt(n), which is
     P - U again: upscale "none", and then the same as CentredAttention.
+
+    Examples:
+        >>> model = ds.models.classic(depth=2, d=8, h=2)
+        >>> with ds.fix_(model, ds.remedies.MindTheGap()):
+        ...     print(model(torch.randn(1, 4, 8)).shape)
+        torch.Size([1, 4, 8])
     """
 
     source = "Nait Saada, Naderi & Tanner 2024 (2410.07799)"

@@ -11,6 +11,12 @@ class NeuTRENO(AttentionRemedy):
     """SA_l = P v_l + lam (v_1 - v_l), v_1 the values of the first layer.    Nguyen et al. 2023 (2312.00751)
 
     With blocks= the first is the first of those.
+
+    Examples:
+        >>> model = ds.models.classic(depth=2, d=8, h=2)
+        >>> with ds.fix_(model, ds.remedies.NeuTRENO()):
+        ...     print(model(torch.randn(1, 4, 8)).shape)
+        torch.Size([1, 4, 8])
     """
 
     source = "Nguyen, Nguyen & Baraniuk 2023 (2312.00751); lam 0.6 for DeiT"

@@ -14,6 +14,12 @@ class PairNorm(Remedy):
     X (..., n, d) -> Y (..., n, d). form "pn" scales all tokens alike, so that their squared lengths have the mean s^2;
     "pn_si" gives each token the length s. mean: "full" as published; "prefix", "sink" and "past" use earlier tokens
     only, in the mean and in the scale. strength (ours) mixes, (1 - strength) X + strength Y; 1 is the paper, 0 is off.
+
+    Examples:
+        >>> model = ds.models.classic(depth=2, d=8, h=2)
+        >>> with ds.fix_(model, ds.remedies.PairNorm()):
+        ...     print(model(torch.randn(1, 4, 8)).shape)
+        torch.Size([1, 4, 8])
     """
 
     at = "block_out"

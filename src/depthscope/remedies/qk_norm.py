@@ -15,6 +15,12 @@ class QKNorm(AttentionRemedy):
     In the paper g is learned: QKNorm(learnable=True). The official code starts it at log2(n^2 - n) for sequences of
     length n: 10 for n = 32, 12 for 65, 15 for 197. The model's own scale of the scores is not used. g = 0 leaves the
     model as it is.
+
+    Examples:
+        >>> model = ds.models.classic(depth=2, d=8, h=2)
+        >>> with ds.fix_(model, ds.remedies.QKNorm()):
+        ...     print(model(torch.randn(1, 4, 8)).shape)
+        torch.Size([1, 4, 8])
     """
 
     source = "Henry et al. 2020 (2010.04245)"

@@ -11,6 +11,12 @@ class ShapedAttention(AttentionRemedy):
     """P' = a I + b P - c U.    He & Hofmann 2023 (2311.01906); a = b = c = 1: Noci et al. 2023 (2306.17759)
 
     In the first paper a, b, c are learned from 1 for each head: ShapedAttention(learnable=True, heads=h).
+
+    Examples:
+        >>> model = ds.models.classic(depth=2, d=8, h=2)
+        >>> with ds.fix_(model, ds.remedies.ShapedAttention()):
+        ...     print(model(torch.randn(1, 4, 8)).shape)
+        torch.Size([1, 4, 8])
     """
 
     source = "He & Hofmann 2023 (2311.01906); Noci et al. 2023 (2306.17759)"

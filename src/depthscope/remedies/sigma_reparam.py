@@ -21,6 +21,12 @@ class SigmaReparam(WeightRemedy):
     sigma comes from an SVD at first, from one step of power iteration in each training pass after, and from an SVD in
     evaluation whenever W has changed; its gradient is u v^T. power 1 is the paper, 0 is off. Packed matrices (q, k, v
     in one) are taken as one, as in the official code, which also takes those outside the blocks and drops the norms.
+
+    Examples:
+        >>> model = ds.models.classic(depth=2, d=8, h=2)
+        >>> with ds.fix_(model, ds.remedies.SigmaReparam()):
+        ...     print(model(torch.randn(1, 4, 8)).shape)
+        torch.Size([1, 4, 8])
     """
 
     source = "Zhai et al. 2023 (2303.06296); code apple/ml-sigma-reparam"

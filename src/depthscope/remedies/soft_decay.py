@@ -21,6 +21,12 @@ class SoftDecay(Remedy):
     singular value below |alpha| changes its sign.
     learnable: alpha = -sigmoid(raw_alpha). There is no causal form.
     The official code acts in the last block alone, before its last norm: at="ffn_sum" and blocks= with that block.
+
+    Examples:
+        >>> model = ds.models.classic(depth=2, d=8, h=2)
+        >>> with ds.fix_(model, ds.remedies.SoftDecay()):
+        ...     print(model(torch.randn(1, 4, 8)).shape)
+        torch.Size([1, 4, 8])
     """
 
     at = "block_out"

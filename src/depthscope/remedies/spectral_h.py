@@ -34,6 +34,12 @@ class SpectralH(ValueRemedy):
     (8e4 in float32). Both start at the model's own W_V W_O, as near as mode and form allow: start_error says how near.
     The model's own two rest from then on: their gradient is zero, but weight decay still shrinks them.
     learnable=False has no numbers of its own: V and lambda are those of the weights in each pass (symmetric only).
+
+    Examples:
+        >>> model = ds.models.classic(depth=2, d=8, h=2)
+        >>> with ds.fix_(model, ds.remedies.SpectralH()):
+        ...     print(model(torch.randn(1, 4, 8)).shape)
+        torch.Size([1, 4, 8])
     """
 
     source = "Dovonon et al. 2024 (2401.04301)"

@@ -77,6 +77,12 @@ def scan(
 
     Batches are streamed: of each its numbers stay, which add up; scan.errors has standard errors over batches. The
     model runs as it is (train or eval) and is left as it was.
+
+    Examples:
+        >>> model = ds.models.classic(depth=2, d=8, h=2)
+        >>> X = torch.randn(2, 4, 8, generator=torch.manual_seed(0))  # (batch, n, d)
+        >>> ds.scan(model, X)["t_sim"].shape  # depth + 1
+        torch.Size([3])
     """
     entry = enter(model, inputs, blocks, mask)
     chosen = chosen_metrics(metrics, attention=attention)

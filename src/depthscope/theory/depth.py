@@ -28,6 +28,10 @@ def similarity_after(t_sim: Number, *, gain: Number, depth: Number) -> Result:
 
     t_sim, gain, depth (...) -> (...), in [0, 1]; depth = torch.arange(41) draws a curve. Exact when every block has
     xi_1 / xi_2 = gain; NaN for collapsed tokens that a gain of 0 removes whole.
+
+    Examples:
+        >>> round(float(ds.theory.similarity_after(0.1, gain=2.0, depth=5)), 3)
+        0.78
     """
     t_sim, gain, depth = checked("similarity_after", t_sim=t_sim, gain=gain, depth=depth)
     t, g, L = as_tensors(t_sim, gain, depth)
@@ -44,6 +48,10 @@ def block_gain(
     numbers or (...) -> the same, >= 0; above 1 the tokens collapse with depth. Assumes P = 1 1^T / n, where
     xi_2 = 1 and E[xi_1] = 1 + alpha^2 d sigma^2, the end of every collapse; d sigma^2 = 1 when both are left out.
     FFN and LayerNorm are taken as neutral. Yu & Zhang 2023, Remark 2.8, eq. (21).
+
+    Examples:
+        >>> ds.theory.block_gain(alpha=1.0, tau=0.5)
+        0.5
     """
     gain = branch_gain("block_gain", alpha, d, sigma)
     (tau,) = checked("block_gain", tau=tau)
@@ -71,6 +79,10 @@ def collapse_depth(
     t_sim, gain (...) -> (...), a real number of blocks: 0 when it is there already, inf when gain <= 1. gain is
     xi_1 / xi_2 of a whole block, the same in all; left out it is block_gain(alpha=alpha, tau=tau). Random tokens
     start at t_sim ~ 1/n.
+
+    Examples:
+        >>> round(ds.theory.collapse_depth(1 / 64, threshold=0.99), 1)
+        12.6
     """
     t_sim, threshold = checked("collapse_depth", t_sim=t_sim, threshold=threshold)
     gain = _gain("collapse_depth", gain, alpha=alpha, tau=tau)
@@ -87,6 +99,10 @@ def critical_tau(gain: Number | None = None, *, alpha: Number = 1.0) -> Result:
 
     gain (...) -> (...), in [0, 1): 0 when gain <= 1. gain is xi_1 / xi_2 of a whole block without de-escalation;
     left out it is 1 + alpha^2, uniform attention. From Yu & Zhang 2023, eq. (6), (21).
+
+    Examples:
+        >>> round(ds.theory.critical_tau(alpha=1.0), 3)
+        0.293
     """
     gain = _gain("critical_tau", gain, alpha=alpha)
     (g,) = as_tensors(gain)

@@ -90,6 +90,10 @@ def deep_norm_growth(depth: Number, *, s_A: Number = 1.0) -> Result:
 
     depth L, s_A (...) -> (...), above 1 and falling to 1: the deeper, the less tokens grow alike. The network, whose
     part goes like 1 / sqrt(L) as well, is left out. s_A = 1 for Xavier's law. Wang et al. 2022 (2203.00555).
+
+    Examples:
+        >>> round(float(ds.theory.deep_norm_growth(48)), 3)
+        1.013
     """
     depth, s_A = checked("deep_norm_growth", depth=depth, s_A=s_A)
     L, s = as_tensors(depth, s_A)
@@ -104,6 +108,10 @@ def depth_scaled_growth(c: Number, *, depth: Number | None = None, s_A: Number =
 
     c, depth L, s_A (...) -> (...), >= 1: bounded at any depth; depth left out gives the limit. Holds where the network
     adds nothing, near collapse with ReLU; elsewhere it adds to it. Noci et al. 2022 (2206.03126).
+
+    Examples:
+        >>> round(float(ds.theory.depth_scaled_growth(1.0, depth=48)), 3)
+        2.69
     """
     c, s_A = checked("depth_scaled_growth", c=c, s_A=s_A)
     if depth is None:

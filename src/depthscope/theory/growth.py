@@ -18,6 +18,10 @@ def expected_xi(
     mu (...) -> (...), >= 1; a pair (mu_1, mu_2) gives a pair. For Y = X + alpha P X W, W (d, d) independent with
     mean 0 and variance sigma^2 of any law; d sigma^2 = 1 when both are left out. With h heads mu is mu_bar.
     Yu & Zhang 2023, eq. (9), (29).
+
+    Examples:
+        >>> ds.theory.expected_xi((1.0, 0.1))
+        (2.0, 1.01)
     """
     gain = branch_gain("expected_xi", alpha, d, sigma)
     if isinstance(mu, tuple):

@@ -64,6 +64,10 @@ def path_counts(depth: int | None = None, heads: int | Sequence[int] = 12, *, sk
 
     depth blocks (12 when left out) of `heads` heads each, or one number of heads for each block. Counted block by
     block, count(l) <- count(l) + H count(l - 1), which allows blocks to differ. Dong et al. 2021, section 3.
+
+    Examples:
+        >>> ds.theory.path_counts(depth=2, heads=3).log10_counts.shape
+        torch.Size([3])
     """
     each = _heads_of(depth, heads)
     log_counts = torch.full((len(each) + 1,), -torch.inf, dtype=torch.float64)

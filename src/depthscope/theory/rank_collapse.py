@@ -58,6 +58,10 @@ def contraction_radius(
     c r^3 < r,    r < 1 / sqrt(c),    c = 4 gamma beta H lambda / sqrt(d_qk)
 
     numbers or (...) -> the same, > 0. From Dong et al. 2021, theorem 2.3.
+
+    Examples:
+        >>> round(float(ds.theory.contraction_radius(1.0, 64.0)), 3)
+        1.414
     """
     log_c = _log_factor("contraction_radius", beta, d_qk, heads, gamma, lipschitz)
     (c,) = as_tensors(log_c)

@@ -28,6 +28,10 @@ def expected_rate(
     t_sim, mu_1, mu_2 (...) of the input -> (...); above 1 the tokens grow alike. Exact when eta is E[eta], as
     expected_eta gives it for Gaussian weights; eta = 0 is the limit of large d. W (d, d) independent, mean 0,
     variance sigma^2; d sigma^2 = 1 when both are left out. With heads mu_i is mu_bar. Yu & Zhang 2023, eq. (13), (18).
+
+    Examples:
+        >>> round(ds.theory.expected_rate(t_sim=0.5, mu_1=1.0, mu_2=0.1), 3)
+        1.49
     """
     gain = branch_gain("expected_rate", alpha, d, sigma)
     t_sim, mu_1, mu_2, eta = checked("expected_rate", t_sim=t_sim, mu_1=mu_1, mu_2=mu_2, eta=eta)
@@ -41,6 +45,10 @@ def ratio_lower_bound(omega: Number, delta: Number, *, alpha: Number = 1.0) -> R
 
     omega, delta (...) -> (...), > 0. Holds for every row-stochastic P, every width and every law of W with
     d sigma^2 = 1; it bounds E[xi_1 / xi_2] only where preconditions() hold. Yu & Zhang 2023, eq. (16), section 2.4.
+
+    Examples:
+        >>> round(float(ds.theory.ratio_lower_bound(0.1, 0.2)), 3)
+        1.74
     """
     gain = branch_gain("ratio_lower_bound", alpha, None, None)
     omega, delta = checked("ratio_lower_bound", omega=omega, delta=delta)
@@ -54,6 +62,10 @@ def ratio_estimate(lambda_2: Number, *, alpha: Number = 1.0) -> Result:
 
     lambda_2 (...) -> (...), in [1, 1 + alpha^2]. A lower bound of E[xi_1] / E[xi_2] for symmetric P and
     d sigma^2 = 1; for other P an estimate with no guarantee. Yu & Zhang 2023, eq. (17), section 2.4.
+
+    Examples:
+        >>> round(float(ds.theory.ratio_estimate(0.2)), 3)
+        1.923
     """
     gain = branch_gain("ratio_estimate", alpha, None, None)
     (lambda_2,) = checked("ratio_estimate", lambda_2=lambda_2)
@@ -80,6 +92,10 @@ def rate_lower_bound(t_sim: Number, omega: Number, delta: Number, *, alpha: Numb
     t_sim, omega, delta (...) -> (...), > 1; NaN, with a TheoryWarning, where omega + delta < 1 does not hold. W is
     independent with mean 0 and variance 1/d, and d is so large that E[eta] <= Delta: preconditions() tells.
     With heads the same bound is expected_rate(t_sim, *mu_bar(mu_bounds(omega, delta))). Yu & Zhang 2023, Theorem 2.6.
+
+    Examples:
+        >>> round(float(ds.theory.rate_lower_bound(t_sim=0.5, omega=0.1, delta=0.2)), 3)
+        1.37
     """
     return _bound("rate_lower_bound", t_sim, omega, delta, alpha)
 
@@ -91,6 +107,10 @@ def doubly_stochastic_bound(t_sim: Number, delta: Number, *, alpha: Number = 1.0
 
     t_sim, delta (...) -> (...), > 1; NaN, with a TheoryWarning, where delta < 1 does not hold. Conditions as for
     rate_lower_bound, with omega = 0. Yu & Zhang 2023, Corollary 2.7, there with alpha = 1.
+
+    Examples:
+        >>> round(float(ds.theory.doubly_stochastic_bound(0.5, 0.2)), 3)
+        1.462
     """
     return _bound("doubly_stochastic_bound", t_sim, 0.0, delta, alpha)
 

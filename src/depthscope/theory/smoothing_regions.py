@@ -30,6 +30,10 @@ def always_smooths(eigenvalues_H: Eigenvalues) -> Tensor:
     eigenvalue is rho, one of that modulus and a nearly cyclic A give |1 + h a| close to 1 + rho. It also holds where A
     changes from layer to layer with H fixed: what differs between tokens, by its range over tokens, grows by at most
     1 + rho tau(A) < 1 + rho for each layer (tau: Dobrushin's coefficient). All lambda_H > 0 is the paper's case.
+
+    Examples:
+        >>> ds.theory.always_smooths([0.5, 0.1])
+        tensor(True)
     """
     h = as_eigenvalues(eigenvalues_H, "eigenvalues_H", "always_smooths")
     rho = h.abs().amax(-1, keepdim=True)
@@ -60,6 +64,10 @@ def sharpening_disc(lambda_A: complex | Tensor) -> Disc:
     lambda_A (...), |a| < 1 -> Disc (...). It touches 0; for real a it is the disc over [-2 / (1 + a), 0]: [-1, 0]
     for a near 1, [-2, 0] for a = 0, the left half plane for a near -1. A real A that has a has its conjugate: the
     regions of both count.
+
+    Examples:
+        >>> ds.theory.sharpening_disc(0.0)
+        Disc(centre=tensor(-1.+0.j, dtype=torch.complex128), radius=tensor(1., dtype=torch.float64))
     """
     a = torch.as_tensor(lambda_A, dtype=torch.complex128).detach()
     room = 1 - a.abs().square()

@@ -79,6 +79,10 @@ def similarity_by_depth(*, depth: int, n: int, t_sim: float | None = None, q: fl
     alpha; tau of de-escalation at a site. s_O and s_2, the shares of W_O and W_2 in s_A and k, count for wirings with
     norms inside their branches. junctions(depth, index) describes a block, or wiring names one that declares them; s_A
     and k come without the gains that a wiring gives its matrices.
+
+    Examples:
+        >>> ds.theory.similarity_by_depth(depth=6, n=64).shape
+        torch.Size([7])
     """
     states = overlaps_by_depth(depth=depth, n=n, t_sim=t_sim, q=q, **numbers)
     return torch.tensor([x.t_sim(n) for x in states], dtype=torch.float64)

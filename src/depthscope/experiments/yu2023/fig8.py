@@ -82,4 +82,5 @@ def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
         ax.plot(numbers["t"], mean, color=f"C{index}", label=f"mean of {cfg.trials} draws")
         ax.set(title=rf"$\eta$, d = {d}", xlabel="t", ylim=(-0.5, 0.5))
         last.semilogy(numbers["t"], numbers["exact"][index].abs().mean(0), color=f"C{index}", label=f"d = {d}")
-    last.set(title=r"exact $|E[\eta]|$, mean over shapes", xlabel="t")
+        ax.legend(frameon=False, fontsize=8, loc="lower left")  # where no curve is
+    last.set(title=r"exact $|E[\eta]|$", xlabel="t")
