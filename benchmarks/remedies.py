@@ -25,7 +25,7 @@ def at_full_depth() -> None:
     model = ds.models.vit("yu2023")
     with ds.fix_(model, ds.remedies.DeEscalate(), at="block_out") as fix:
         times, seconds = ratio(step_of(model), step_of(ds.models.vit("yu2023")), 2 * ROUNDS)
-    line(f"ViT training step, 80 blocks, {fix} / without", times, "most 1.03", f"without {seconds:.2f} s")
+    line(f"ViT step, 80 blocks, {fix} / without", times, "most 1.03", f"without {seconds:.2f} s")
 
 
 def of_every_remedy(depth: int = 12) -> None:
@@ -39,12 +39,12 @@ def of_every_remedy(depth: int = 12) -> None:
         model = ds.models.vit("yu2023", depth=depth)
         with ds.fix_(model, remedy, at=at) as fix:
             times, _ = ratio(step_of(model), plain, 5 if isinstance(remedy, ds.remedies.SoftDecay) else ROUNDS)
-        line(f"ViT training step, {depth} blocks, {fix} / without", times, "")
+        line(f"ViT step, {depth} blocks, {fix} / without", times, "")
     shelves()
     for name, wiring in sorted(TABLES["wiring"].items()):
         if wiring.plain:
             with_, without = (step_of(ds.models.vit("yu2023", depth=depth, wiring=w)) for w in (name, wiring.plain))
-            line(f"ViT training step, {depth} blocks, {name} / {wiring.plain}", ratio(with_, without, ROUNDS)[0], "")
+            line(f"ViT step, {depth} blocks, {name} / {wiring.plain}", ratio(with_, without, ROUNDS)[0], "")
 
 
 if __name__ == "__main__":

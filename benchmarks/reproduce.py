@@ -59,7 +59,7 @@ def vit_step() -> None:
     peer = training_step(Peer(), images, labels)
     for words, bias in (("as in the paper", False), ("with the peer's biases", True)):
         times, seconds = ratio(training_step(ds.models.vit("yu2023", depth=depth, bias=bias), images, labels), peer, 15)
-        line(f"ViT training step, {words} / nn.TransformerEncoder", times, "most 1.0", f"peer {seconds:.2f} s")
+        line(f"ViT step, {words} / nn.TransformerEncoder", times, "most 1.0", f"peer {seconds:.2f} s")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ def of_a_training_step() -> None:
         with ds.fix_(model, ds.remedies.SpectralH(form=form)) as fix:
             fix.prepare((IMAGES[:2],), {})
             times, seconds = ratio(training_step(model, IMAGES, LABELS), plain, ROUNDS)
-        line(f"ViT training step, {DEPTH} blocks, {form} / plain", times, "most 1.3", f"plain {seconds:.2f} s")
+        line(f"ViT step, {DEPTH} blocks, {form} / plain", times, "most 1.3", f"plain {seconds:.2f} s")
 
 
 def of_a_basis() -> None:

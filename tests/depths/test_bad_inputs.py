@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny import FAMILIES, ids, llama
+from small_families import FAMILIES, ids, llama
 from torch import nn
 
 import depthscope as ds

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import FAMILIES, ByHand, ids, llama
+from small_families import FAMILIES, ByHand, ids, llama
 from torch import nn
 
 import depthscope as ds

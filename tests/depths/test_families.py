@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from tiny import FAMILIES, Tiny, squares
+from small_families import FAMILIES, Tiny, squares
 from torch import nn
 
 import depthscope as ds

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from tiny import FAMILIES, Tiny, ids
+from small_families import FAMILIES, Tiny, ids
 from torch import Tensor, nn
 
 import depthscope as ds

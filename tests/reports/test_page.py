@@ -122,7 +122,7 @@ def test_without_jinja_one_line_says_what_to_install(monkeypatch: pytest.MonkeyP
     for module in (page, card):
         monkeypatch.setattr(module, "find_spec", lambda name: None)
     page.environment.cache_clear()
-    with pytest.raises(MissingExtraError, match=r"^a page needs jinja2\. pip install 'depthscope\[report\]'$"):
+    with pytest.raises(MissingExtraError, match=r"^a page needs jinja2\. pip install 'jinja2>=3\.1'$"):
         ds.report(example("scan"), to=tmp_path / "p.html")
     assert not (tmp_path / "p.html").exists()
     assert example("scan")._repr_html_() is None  # a notebook shows the text then

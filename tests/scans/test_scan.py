@@ -55,14 +55,20 @@ def test_tensor_tuple_mapping_and_batches_give_the_same_numbers() -> None:
 
 
 def test_every_metric_of_the_shelf_has_depth_or_depth_plus_one_values() -> None:
-    scan = ds.scan(encoder(), X, metrics=[m for m in dir(ds.metrics) if m != "eta"])
-    for name in dir(ds.metrics):
-        if name == "eta":
-            continue
+    refused = {"eta", "block_influence", "angular_distance"}  # they need more than numbers of states
+    shelf = [m for m in dir(ds.metrics) if m not in refused]
+    scan = ds.scan(encoder(), X, metrics=shelf)
+    for name in shelf:
         facts = getattr(ds.metrics, name).facts
         values = scan[name] if isinstance(scan[name], tuple) else (scan[name],)
         assert len(values) == len(facts.parts)
         assert all(len(v) == (4 if facts.kind == "state" else 3) and v.isfinite().all() for v in values), name
+
+
+def test_metrics_of_two_states_are_refused_with_the_call_that_measures_them() -> None:
+    for name in ("block_influence", "angular_distance"):
+        with pytest.raises(ds.errors.UsageError, match=rf"{name} compares .* ds.depth\(model, inputs\)"):
+            ds.scan(encoder(), X, metrics=[name])
 
 
 # padding

@@ -147,7 +147,7 @@ def test_pieces_need_bytes_and_tokenizers(monkeypatch: pytest.MonkeyPatch) -> No
         with pytest.raises(UsageError, match=r"made up: vocabulary must be a whole number, 256 or more; got"):
             bpe_corpus(texts(PROSE), vocabulary=wrong, source="made up")  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(MissingExtraError, match=r"BPE: needs tokenizers; .*pip install 'depthscope\[hf\]'"):
+    with pytest.raises(MissingExtraError, match=r"BPE: needs tokenizers; .*pip install .*'tokenizers>="):
         bpe_corpus(texts(PROSE), vocabulary=300, source="made up")
 
 

@@ -93,7 +93,7 @@ def test_wikitext_from_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         with pytest.raises(UsageError, match=words):
             wiki("some/body")
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(MissingExtraError, match=r"some/body: needs datasets; .*pip install 'depthscope\[train\]'"):
+    with pytest.raises(MissingExtraError, match=r"some/body: needs datasets; .*pip install .*'datasets>="):
         wiki("some/body")
 
 

@@ -53,6 +53,14 @@ def depth(
     prices, swaps, parts, curves; the measures of one pass are always there. on_step is told what is being done.
 
     The model runs in evaluation mode with the weights it has, and is left as it was, bit for bit.
+
+    Examples:
+        >>> layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        >>> model = torch.nn.TransformerEncoder(layer, 3).eval()
+        >>> X = torch.randn(4, 8, 16)  # (sequences, tokens, channels)
+        >>> found = ds.depth(model, X, loss=lambda output, inputs: output.square().mean())
+        >>> found.prices.skip.shape, found.rest.influence.shape
+        (torch.Size([3]), torch.Size([3]))
     """
     wanted = _checked(what, tolerance)
     told = on_step or (lambda _: None)

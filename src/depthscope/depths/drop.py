@@ -25,6 +25,12 @@ def drop_(
     read back and compared before the folder is there. On any error nothing is written and the model is as before.
 
     Numbers that caches and configurations keep (layer_idx, num_hidden_layers, layer_types) are those of what is left.
+
+    Examples:
+        >>> layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        >>> model = torch.nn.TransformerEncoder(layer, 4).eval()
+        >>> len(ds.drop_(model, [2, 3]).layers)
+        2
     """
     model = enter(model).model
     numbering = _numbering(model, [blocks] if isinstance(blocks, int) else list(blocks), among)

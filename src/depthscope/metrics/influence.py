@@ -47,6 +47,11 @@ def block_influence(X: Tensor, Y: Tensor, *, mask: Tensor | None = None) -> Tens
     BI(X, Y) = 1 - mean_i cos(x_i, y_i)
 
     X, Y (..., n, d) -> (...), in [0, 2]. ShortGPT, Men et al. 2024.
+
+    Examples:
+        >>> X, Y = torch.eye(2), torch.tensor([[1.0, 0.0], [1.0, 0.0]])  # the second token turns by a right angle
+        >>> round(float(ds.metrics.block_influence(X, Y)), 3)
+        0.5
     """
     check_pair(X, Y, where="block_influence")
     return _mean(1 - cosines(X, Y), mask, "block_influence")
@@ -59,6 +64,11 @@ def angular_distance(X: Tensor, Y: Tensor, *, mask: Tensor | None = None) -> Ten
     d(X, Y) = mean_i arccos(cos(x_i, y_i)) / pi
 
     X, Y (..., n, d) -> (...), in [0, 1]. Gromov et al. 2024 take the last token alone; here all of them count.
+
+    Examples:
+        >>> X, Y = torch.eye(2), torch.tensor([[1.0, 0.0], [1.0, 0.0]])  # the second token turns by a right angle
+        >>> round(float(ds.metrics.angular_distance(X, Y)), 3)
+        0.25
     """
     check_pair(X, Y, where="angular_distance")
     return _mean(angles(X, Y), mask, "angular_distance")

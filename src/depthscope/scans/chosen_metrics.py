@@ -25,6 +25,11 @@ def chosen_metrics(names: Iterable[str] | None, *, attention: bool) -> list[Any]
                 f"{function.facts.name} needs the law of the weights, which no scan can see; "
                 f"call ds.metrics.{function.facts.name}(X, Y, P, alpha=, sigma=) on a reference model."
             )
+        if function.facts.kind == "step" and function.facts.formula is None:
+            raise UsageError(
+                f"{function.facts.name} compares the tokens of two states, and a scan keeps numbers, not states; call "
+                f"ds.depth(model, inputs) for every block, or ds.metrics.{function.facts.name}(X, Y) for two states."
+            )
     always = [lookup("metric", name) for name in ("t_sim", *JUDGED)]  # the verdict rests on them
     functions = list(dict.fromkeys([*always, *functions]))
     return [f for f in functions if attention or f.facts.kind != "attention"]
