@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from depthscope.errors import DepthscopeError, RecordError
-from depthscope.files import whole_file
+from depthscope.files import read_json, sealed, whole_file
 from depthscope.later import RECORDS, SHOWS
 
 ComplexTensor = Annotated[Tensor, torch.complex128]  # the type of a field; a Tensor alone is float64
@@ -96,14 +96,14 @@ class Record:
         return _made(cls, record, version, cls.__name__)
 
     def save(self, path: str | Path) -> Path:
-        """Write the record as JSON: the whole file or none."""
+        """Write the record as JSON, with a checksum: the whole file or none."""
         with whole_file(path) as part:
-            part.write_text(as_json(self))
+            part.write_text(as_json(sealed(self.to_dict())), encoding="utf-8")
         return Path(path)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        return cls.from_dict(parsed(path, f"{cls.__name__}.load"))
+        return cls.from_dict(read_json(path, f"{cls.__name__}.load"))
 
     def view(self) -> Any:
         """A rich renderable, for Console().print."""
@@ -137,7 +137,7 @@ class Record:
 
 def load(path: str | Path) -> Record:
     """The record in a file, whatever its kind."""
-    record = parsed(path, "load")
+    record = read_json(path, "load")
     word = str(record.get("format")) if isinstance(record, dict) else type(record).__name__
     if word in RECORDS:
         import_module(RECORDS[word])
@@ -150,20 +150,8 @@ def load(path: str | Path) -> Record:
     return FORMATS[word].from_dict(record)
 
 
-def parsed(path: str | Path, who: str) -> Any:
-    """The plain data in a JSON file."""
-    try:
-        return json.loads(Path(path).read_text())
-    except FileNotFoundError:
-        raise RecordError(f"{who}: the file must exist; {str(path)!r} does not. Check the path.") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise RecordError(
-            f"{who}: {str(path)!r} must be JSON written by save(); {error}. The file is damaged, or another's."
-        ) from None
-
-
 def as_json(record: Any) -> str:
-    """The text of a file."""
+    """JSON that every strict parser reads."""
     return json.dumps(plain(record), indent=1, allow_nan=False)
 
 
