@@ -37,7 +37,7 @@ def test_code_in_a_folder_does_not_run_even_when_stdin_says_yes(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     monkeypatch.setattr(sys, "stdin", StringIO("y\ny\n"))
-    with pytest.raises(UsageError, match="comes with code of its own, which is not run. Load it in a function"):
+    with pytest.raises(UsageError, match=r"comes with code of its own, which is not run. Load it in a function"):
         resolve(str(tmp_path), Sizes(), **more)
     assert not (tmp_path / "sprung").exists()
 
@@ -85,7 +85,7 @@ def test_an_image_of_too_many_pixels_is_refused_by_its_head(monkeypatch: pytest.
     packed = BytesIO()
     image.new("1", (9000, 8000)).save(packed, "png")
     monkeypatch.setattr(image.Image, "convert", lambda *_: pytest.fail("it was decoded"))
-    with pytest.raises(UsageError, match="an image that can be read; .*9000 x 8000 are more than 67,108,864 pixels"):
+    with pytest.raises(UsageError, match=r"an image that can be read; .*9000 x 8000 are more than 67,108,864 pixels"):
         decode({"path": None, "bytes": packed.getvalue()}, "here", 32, True)
 
 

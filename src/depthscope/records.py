@@ -12,7 +12,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType, NoneType, UnionType
-from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from depthscope.later import RECORDS, SHOWS
 ComplexTensor = Annotated[Tensor, torch.complex128]  # the type of a field; a Tensor alone is float64
 NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}  # words, because JSON has no such numbers
 FORMATS: dict[str, type["Record"]] = {}  # every class of records by its format word
+AnyRecord = TypeVar("AnyRecord", bound="Record")
 BRIEF = 5  # fields in a repr
 LONGEST = 240  # letters in a repr
 
@@ -103,7 +104,7 @@ class Record:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        return cls.from_dict(read_json(path, f"{cls.__name__}.load"))
+        return _held(cls.from_dict(read_json(path, f"{cls.__name__}.load")), path)
 
     def view(self) -> Any:
         """A rich renderable, for Console().print."""
@@ -147,7 +148,19 @@ def load(path: str | Path) -> Record:
             f"load: a record must say one of the formats {known}; got {word!r} in "
             f"{str(path)!r}. Was it written by save() of this depthscope?"
         )
-    return FORMATS[word].from_dict(record)
+    return _held(FORMATS[word].from_dict(record), path)
+
+
+def _held(record: AnyRecord, path: str | Path) -> AnyRecord:
+    """The record, which can be told in words: where its parts do not fit together, that is said now and not later."""
+    try:
+        _ = f"{record!r} {record}"
+    except Exception as error:  # whatever numbers that are not there, too many or too few lead to
+        raise RecordError(
+            f"load: the parts of the {type(record).__name__} in {str(path)!r} must fit together; they do not "
+            f"({type(error).__name__}: {' '.join(str(error).split())[:160]}). The file is damaged."
+        ) from None
+    return record
 
 
 def as_json(record: Any) -> str:

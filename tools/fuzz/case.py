@@ -25,7 +25,7 @@ def kind(count: int) -> Callable[[Case], Case]:
 
 
 def tried(name: str, number: int) -> str:
-    """Run one case. An error that depthscope raises on purpose is an answer; it must have words and end as a sentence."""
+    """Run one case. An error that depthscope raises on purpose is an answer, and must be a sentence."""
     torch.manual_seed(number)
     try:
         return KINDS[name][0](Random(f"{name} {number}"))

@@ -9,18 +9,18 @@ from random import Random
 from typing import Any
 
 from rich.console import Console
+from tools.fuzz.case import kind
 
 import depthscope as ds
 from depthscope.errors import DepthscopeError
 from depthscope.files import SEAL
 from depthscope.records import Record
-from tools.fuzz.case import kind
 
 OLD = Path(__file__).parents[2] / "tests" / "old_records"
 FILES = sorted(path for path in OLD.glob("*.json") if path.stem != "results")
 ODD: list[Any] = [
-    None, True, False, 0, 1, -1, 2, 7, 10**30, 0.5, -3.25, 1e308, "nan", "inf", "-inf", "", "word", "[/]", "\x1b[0m", "\ud800",
-    [], [1.0], [[1.0, 2.0]], {}, {"a": 1}, [None], "block", "0",
+    None, True, False, 0, 1, -1, 2, 7, 10**30, 0.5, -3.25, 1e308, "nan", "inf", "-inf", "", "word", "[/]", "\x1b[0m",
+    "\ud800", [], [1.0], [[1.0, 2.0]], {}, {"a": 1}, [None], "block", "0",
 ]  # fmt: skip
 
 

@@ -72,7 +72,7 @@ def _journal(optuna: Any, path: Path) -> Any:
             if not _whole(path):
                 raise ValueError("a line of it is cut off or is no JSON")
         return optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except Exception as error:  # Optuna asserts, and looks for what is not there
         raise RecordError(
             f"{path}: must be a journal of trials by Optuna; it is damaged: {error}. "
             "Delete it to search anew; finished runs stay."
