@@ -108,7 +108,7 @@ def fork(share: float) -> Row:
     for _ in range(times):
         ours, theirs = multiprocessing.get_context("fork").Pipe()
         child = multiprocessing.get_context("fork").Process(
-            target=lambda: theirs.send(json.dumps(ds.scan(model, X).to_dict()))
+            target=lambda theirs=theirs: theirs.send(json.dumps(ds.scan(model, X).to_dict()))
         )
         child.start()
         assert ours.poll(120), "the forked process hangs"

@@ -150,7 +150,8 @@ def hugging_face(
         if "custom code" in reason:
             reason = "it comes with code of its own, which is not run. Load it in a function, package.module:function"
         raise UsageError(
-            f"{name}: the model must load with transformers.AutoModel; {type(error).__name__}: {reason}"
+            f"{name}: the model must load with transformers.AutoModel; {type(error).__name__}: {reason.rstrip('.')}. "
+            "Look at the files of the folder, or copy it again."
         ) from error
     if text is None:
         return model, random_inputs(model, sizes.tokens, sizes.batch, sizes.seed)
