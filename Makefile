@@ -3,6 +3,10 @@
 # make test-pages: pages in headless Chromium, which is installed where it is missing and apt-get is there; CI runs it
 # make test-long: the tests marked long: whole experiments, trainings, several processes; CI runs all three
 # make coverage: scan, fix and forecast on many models and spellings, held to a truth of its own: docs/coverage.md
+# make faults: commands killed 50 times, full disks, damage, two in a folder, a jumping clock (half an hour)
+# make fuzz: more than 20,000 odd, damaged and hostile inputs, and models that chance writes (about half an hour)
+# make load: what many batches and a long monitor keep in memory; threads; a fork
+# make matrix: the fast tests in environments of several Pythons and torches; says what is missing
 # make scale: comparisons, a search and a training by Dask, PostgreSQL, torchrun, submitit, MPI; servers on loopback
 # make bench: what scans, remedies, forecasts and training cost: docs/benchmarks.md (about half an hour on 2 cores)
 # make tutorials: the notebooks of docs/tutorials run again, their outputs written
@@ -14,7 +18,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-pages test-long coverage scale bench docs tutorials package clean
+.PHONY: demo test test-pages test-long coverage faults fuzz load matrix scale bench docs tutorials package clean
 
 demo: .venv/demo
 	$(BIN)/depthscope scan classic --depth 24 --fix de_escalate --tau 1 --out out/report.html --out out/demo.png
@@ -34,6 +38,18 @@ test-long: .venv/test
 
 coverage: .venv/test
 	$(BIN)/python tools/coverage/run.py --table docs/coverage.md
+
+faults: .venv/test
+	$(BIN)/python tools/faults/run.py --write
+
+fuzz: .venv/test
+	$(BIN)/python tools/fuzz/run.py --write
+
+load: .venv/test
+	$(BIN)/python tools/load/run.py --write
+
+matrix:
+	$(PYTHON) tools/matrix.py --write
 
 scale: .venv/scale
 	$(BIN)/python tools/scale/run.py

@@ -22,6 +22,7 @@ import depthscope as ds
 from depthscope import records
 from depthscope.cli.main import app
 from depthscope.errors import DepthscopeError, RecordError
+from depthscope.files import sealed
 from depthscope.later import RECORDS as RECORDS_LATER
 from depthscope.records import ComplexTensor, Record, plain, since
 from record_examples import KINDS, OLD, example
@@ -66,7 +67,7 @@ def same(a: Any, b: Any) -> bool:
 def test_every_record_goes_through_strict_json_and_back(name: str, tmp_path: Path) -> None:
     record = example(name)
     path = record.save(tmp_path / "r.json")
-    assert strict(path.read_text()) == record.to_dict()
+    assert strict(path.read_text()) == sealed(record.to_dict())
     again = ds.load(path)
     assert same(record, again) and again.to_dict() == record.to_dict() and str(again) == str(record)
     assert same(type(record).load(path), record)

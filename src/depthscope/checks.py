@@ -12,9 +12,11 @@ def check_tokens(X: Tensor, *, where: str, name: str = "X") -> None:
         raise ShapeError(
             f"{where}: {name} must hold floating point numbers; got {X.dtype}. Give the embedded tokens, not their ids."
         )
-    if X.ndim >= 2 and X.shape[-2] >= 2 and X.shape[-1] >= 1:
+    if X.ndim >= 2 and X.shape[-2] >= 2 and X.numel() > 0:
         return
-    hint = "Add a token axis." if X.ndim < 2 else "Similarity needs two tokens or more."
+    empty = X.ndim > 2 and 0 in X.shape[:-2]
+    hint = "Similarity needs two tokens or more." if not empty else "There is no sequence in it."
+    hint = "Add a token axis." if X.ndim < 2 else hint
     raise ShapeError(f"{where}: {name} must have shape (..., n, d) with n >= 2 tokens; got {tuple(X.shape)}. {hint}")
 
 
@@ -63,10 +65,10 @@ def measurable(x: Tensor) -> Tensor:
 
 def check_stochastic(P: Tensor, mask: Tensor | None = None, *, where: str) -> None:
     """Raise unless P is (..., n, m) with rows that are probabilities."""
-    if not P.is_floating_point() or P.ndim < 2 or P.shape[-2] < 2:
+    if not P.is_floating_point() or P.ndim < 2 or P.shape[-2] < 2 or P.numel() == 0:
         raise ShapeError(
             f"{where}: P must be floating point of shape (..., n, m) with n >= 2 tokens; "
-            f"got {P.dtype} {tuple(P.shape)}. Give attention probabilities, heads in front."
+            f"got {P.dtype} {tuple(P.shape)}. Give attention probabilities, not empty, heads in front."
         )
     P = P.detach() if mask is None else P.detach()[mask.reshape(P.shape[:-1])]
     sums = P.sum(-1, dtype=torch.float64)

@@ -64,6 +64,10 @@ class RecordError(DepthscopeError, ValueError):
     """A saved record cannot be read."""
 
 
+class DamagedError(RecordError):
+    """A file is not what was written into it."""
+
+
 class CheckpointError(DepthscopeError, RuntimeError):
     """A training checkpoint cannot be written, read, or does not belong to the run."""
 

@@ -1,28 +1,36 @@
-"""Files are written whole or not at all."""
+"""Files are written whole or not at all, and what is no longer as it was written is told."""
 
+import json
 import os
-import socket
+import secrets
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from depthscope.errors import UsageError
+from depthscope.errors import DamagedError, RecordError, UsageError
 
 POSIX = os.name == "posix"  # Windows keeps the id of a parent that is gone, and cannot open a folder
+SEAL = "crc32"  # the name in a file of JSON under which the checksum of all the rest is
 
 
 @contextmanager
 def whole_file(path: str | Path) -> Iterator[Path]:
-    """Yield a path beside the target; what is written there takes the target's place when all went well."""
+    """Yield a new, empty file beside the target; it takes the target's place, on the disk too, when all went well."""
     target = Path(path)
-    # a name that no other writer has, on any machine that shares the disk; the ending stays: some writers go by it
-    part = target.with_name(f"part-{socket.gethostname()}-{os.getpid()}-{target.name}")
+    # a name that nobody can guess and lay a link under; the ending stays: some writers go by it
+    part = target.with_name(f"part-{secrets.token_hex(8)}{target.suffix}")
     check_writable(target)
     try:
+        part.touch(exist_ok=False)
         yield part
+        with part.open("rb+") as written:
+            os.fsync(written.fileno())
         part.replace(target)
     except OSError as error:
-        raise UsageError(f"{target}: the file must be writable; {error.strerror}. Choose another place.") from error
+        why = error.strerror or error
+        raise UsageError(f"{target}: the file must be writable; {why}. Choose another place.") from error
     finally:
         with suppress(OSError):  # there is none, or the error on its way says more
             part.unlink()
@@ -39,3 +47,41 @@ def check_writable(path: str | Path) -> None:
         raise UsageError(f"{path}: its folder must be writable; it is not. Choose another place.")
     if Path(path).is_dir():
         raise UsageError(f"{path}: must be a file; it is a folder. Add the name of a file.")
+
+
+def sealed(record: dict[str, Any]) -> dict[str, Any]:
+    """Plain data with a checksum of all of it."""
+    return record | {SEAL: _checksum(record)}
+
+
+def read_json(path: str | Path, who: str) -> Any:
+    """The plain data in a JSON file, whose checksum is its own; one without was written by hand, or long ago."""
+    try:
+        record = json.loads(Path(path).read_text(encoding="utf-8"))
+        broken = isinstance(record, dict) and _is_broken(record)
+    except FileNotFoundError:
+        raise RecordError(f"{who}: the file must exist; {str(path)!r} does not. Check the path.") from None
+    except OSError as error:
+        raise RecordError(
+            f"{who}: {str(path)!r} must be a file that can be read; {error.strerror}. Check it."
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(
+            f"{who}: {str(path)!r} must be JSON written by save(); {error}. The file is damaged, or another's."
+        ) from None
+    if broken:
+        raise DamagedError(
+            f"{who}: {str(path)!r} must be as it was written; its checksum is of other numbers or words. Copy it "
+            f"again, or take {SEAL!r} out of it if it was changed on purpose."
+        )
+    return record
+
+
+def _is_broken(record: dict[str, Any]) -> bool:
+    rest = {name: value for name, value in record.items() if name != SEAL}
+    return SEAL in record and record[SEAL] != _checksum(rest)
+
+
+def _checksum(record: dict[str, Any]) -> str:
+    """Of the numbers and words alone, however the file spells and orders them."""
+    return f"{zlib.crc32(json.dumps(record, sort_keys=True).encode()):08x}"

@@ -12,18 +12,19 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType, NoneType, UnionType
-from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
 
 from depthscope.errors import DepthscopeError, RecordError
-from depthscope.files import whole_file
+from depthscope.files import read_json, sealed, whole_file
 from depthscope.later import RECORDS, SHOWS
 
 ComplexTensor = Annotated[Tensor, torch.complex128]  # the type of a field; a Tensor alone is float64
 NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}  # words, because JSON has no such numbers
 FORMATS: dict[str, type["Record"]] = {}  # every class of records by its format word
+AnyRecord = TypeVar("AnyRecord", bound="Record")
 BRIEF = 5  # fields in a repr
 LONGEST = 240  # letters in a repr
 
@@ -96,14 +97,14 @@ class Record:
         return _made(cls, record, version, cls.__name__)
 
     def save(self, path: str | Path) -> Path:
-        """Write the record as JSON: the whole file or none."""
+        """Write the record as JSON, with a checksum: the whole file or none."""
         with whole_file(path) as part:
-            part.write_text(as_json(self))
+            part.write_text(as_json(sealed(self.to_dict())), encoding="utf-8")
         return Path(path)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        return cls.from_dict(parsed(path, f"{cls.__name__}.load"))
+        return _held(cls.from_dict(read_json(path, f"{cls.__name__}.load")), path)
 
     def view(self) -> Any:
         """A rich renderable, for Console().print."""
@@ -137,7 +138,7 @@ class Record:
 
 def load(path: str | Path) -> Record:
     """The record in a file, whatever its kind."""
-    record = parsed(path, "load")
+    record = read_json(path, "load")
     word = str(record.get("format")) if isinstance(record, dict) else type(record).__name__
     if word in RECORDS:
         import_module(RECORDS[word])
@@ -147,23 +148,23 @@ def load(path: str | Path) -> Record:
             f"load: a record must say one of the formats {known}; got {word!r} in "
             f"{str(path)!r}. Was it written by save() of this depthscope?"
         )
-    return FORMATS[word].from_dict(record)
+    return _held(FORMATS[word].from_dict(record), path)
 
 
-def parsed(path: str | Path, who: str) -> Any:
-    """The plain data in a JSON file."""
+def _held(record: AnyRecord, path: str | Path) -> AnyRecord:
+    """The record, which can be told in words: where its parts do not fit together, that is said now and not later."""
     try:
-        return json.loads(Path(path).read_text())
-    except FileNotFoundError:
-        raise RecordError(f"{who}: the file must exist; {str(path)!r} does not. Check the path.") from None
-    except (OSError, ValueError, RecursionError) as error:
+        _ = f"{record!r} {record}"
+    except Exception as error:  # whatever numbers that are not there, too many or too few lead to
         raise RecordError(
-            f"{who}: {str(path)!r} must be JSON written by save(); {error}. The file is damaged, or another's."
+            f"load: the parts of the {type(record).__name__} in {str(path)!r} must fit together; they do not "
+            f"({type(error).__name__}: {' '.join(str(error).split())[:160]}). The file is damaged."
         ) from None
+    return record
 
 
 def as_json(record: Any) -> str:
-    """The text of a file."""
+    """JSON that every strict parser reads."""
     return json.dumps(plain(record), indent=1, allow_nan=False)
 
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from tiny import BUILD, RECIPE, tiny_task
 
-from depthscope.errors import CheckpointError
+from depthscope import files
+from depthscope.errors import CheckpointError, RecordError
 from depthscope.training import checkpoint
 from depthscope.training.loop import train
 from depthscope.training.run import Run
@@ -63,6 +64,71 @@ def test_the_newest_is_told_by_its_number(tmp_path: Path) -> None:
     assert sorted(f.name for f in tmp_path.iterdir()) == ["step_1000000", "step_1000001", "step_copy"]
 
 
+@over("text", ["[]", "null", "3", "{}", "", "\x00", '{"format": "depthscope.checkpoint"}', '{"version": 3}'])
+def test_a_state_that_says_nothing_is_ignored(tmp_path: Path, text: str) -> None:
+    checkpoint.save(tmp_path, 1, WEIGHTS, MOMENTS, RUN)
+    (checkpoint.save(tmp_path, 2, WEIGHTS, MOMENTS, RUN) / "state.json").write_text(text)
+    if text == '{"format": "depthscope.checkpoint"}':  # of no version that we know
+        with pytest.raises(CheckpointError, match=r"version 2 to 3; got .*, None"):
+            checkpoint.latest(tmp_path)
+        return
+    saved = checkpoint.latest(tmp_path)
+    assert saved is not None and saved.step == 1 and saved.ignored[0].startswith("step_000002")
+
+
+@over("field", ["step", "files", "run", "crc32"])
+@over("sealed", [True, False])
+def test_a_state_without_one_of_its_fields_is_ignored(tmp_path: Path, field: str, sealed: bool) -> None:
+    checkpoint.save(tmp_path, 1, WEIGHTS, MOMENTS, RUN)
+    path = checkpoint.save(tmp_path, 2, WEIGHTS, MOMENTS, RUN) / "state.json"
+    state = json.loads(path.read_text())
+    del state[field]
+    if sealed and field != "crc32":
+        state = files.sealed({name: value for name, value in state.items() if name != "crc32"})
+    path.write_text(json.dumps(state))
+    assert checkpoint.latest(tmp_path).step == 1  # type: ignore[union-attr]
+
+
+def test_one_digit_of_a_state_is_not_taken_for_another_result(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, 1, WEIGHTS, MOMENTS, RUN)
+    path = checkpoint.save(tmp_path, 2, WEIGHTS, MOMENTS, replace(RUN, seconds=123.5)) / "state.json"
+    path.write_text(path.read_text().replace("123.5", "123.6"))
+    saved = checkpoint.latest(tmp_path)
+    assert saved is not None and saved.step == 1 and "checksum" in saved.ignored[0]
+
+
+def test_names_of_files_in_a_state_lead_nowhere(tmp_path: Path) -> None:
+    path = checkpoint.save(tmp_path / "a", 1, WEIGHTS, MOMENTS, RUN) / "state.json"
+    state = {name: value for name, value in json.loads(path.read_text()).items() if name != "crc32"}
+    state["files"] = {f"../../{name}": facts for name, facts in state["files"].items()}
+    path.write_text(json.dumps(files.sealed(state)))
+    with pytest.warns(UserWarning, match="no checkpoint is whole, and the run begins anew: step_000001"):
+        assert checkpoint.latest(tmp_path / "a") is None
+
+
+def test_one_of_the_version_before_is_read(tmp_path: Path) -> None:
+    path = checkpoint.save(tmp_path, 1, WEIGHTS, MOMENTS, RUN) / "state.json"
+    state = {name: value for name, value in json.loads(path.read_text()).items() if name != "crc32"}
+    path.write_text(json.dumps(state | {"version": 2}))
+    assert checkpoint.latest(tmp_path).step == 1  # type: ignore[union-attr]
+
+
+def test_a_damaged_record_of_a_run_is_made_good_by_the_checkpoint(tmp_path: Path) -> None:
+    whole = train(BUILD, tiny_task(), RECIPE, folder=tmp_path)
+    record = tmp_path / "run.json"
+    text = record.read_text()
+    for damaged in ("", text[:999], text.replace('"done"', '"dome"'), text.replace(" 1", " 2", 1)):
+        record.write_text(damaged)
+        with pytest.warns(UserWarning, match=r"goes on from its checkpoints, .*run.json' must be "):
+            again = train(BUILD, tiny_task(), RECIPE, folder=tmp_path)
+        assert again.history == whole.history and again.final == whole.final
+        assert Run.load(record).history == whole.history
+    record.write_text('{"format": "mine"}')  # not damaged: somebody else's
+    with pytest.raises(RecordError, match="must say format"):
+        train(BUILD, tiny_task(), RECIPE, folder=tmp_path)
+    assert record.read_text() == '{"format": "mine"}'
+
+
 @over("damage", ["short", "flipped", "missing", "no state", "half a state"])
 def test_one_that_is_not_whole_is_ignored(tmp_path: Path, damage: str) -> None:
     checkpoint.save(tmp_path, 1, WEIGHTS, MOMENTS, RUN)
@@ -82,8 +148,9 @@ def test_one_that_is_not_whole_is_ignored(tmp_path: Path, damage: str) -> None:
 
 def test_a_strange_format_is_not_taken_for_damage(tmp_path: Path) -> None:
     state = checkpoint.save(tmp_path, 1, WEIGHTS, MOMENTS, RUN) / "state.json"
-    state.write_text(json.dumps(json.loads(state.read_text()) | {"version": 99}))
-    with pytest.raises(CheckpointError, match=r"step_000001/state.json: must say .* version 2; got .*, 99"):
+    record = {name: value for name, value in json.loads(state.read_text()).items() if name != "crc32"}
+    state.write_text(json.dumps(files.sealed(record | {"version": 99})))
+    with pytest.raises(CheckpointError, match=r"step_000001/state.json: must say .* version 2 to 3; got .*, 99"):
         checkpoint.latest(tmp_path)
 
 

@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +24,7 @@ from depthscope.training.arms import CAVEAT, arm
 from depthscope.training.build import Build
 from depthscope.training.comparison import Comparison
 from depthscope.training.executors import room
-from depthscope.training.job import Job, _telling, code, key
+from depthscope.training.job import GRACE, STOPPED, Job, _ends_with, code, key
 from depthscope.training.lane import Lane, thinned
 from depthscope.training.plan import Listed
 from depthscope.training.recipe import Recipe
@@ -71,16 +70,16 @@ def test_other_code_has_other_folders(monkeypatch: pytest.MonkeyPatch) -> None:
     assert key("settings") != before
 
 
-def test_a_trainer_whose_parent_is_gone_stops() -> None:
-    asked = []
-    before = signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+def test_a_trainer_whose_parent_is_gone_is_asked_to_stop_and_then_made_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[object] = []
+    before = signal.signal(signal.SIGTERM, lambda *_: done.append("asked"))
+    monkeypatch.setattr("time.sleep", done.append)
+    monkeypatch.setattr("os._exit", done.append)
     try:
-        _telling(sys.stderr, os.getppid())(1, 2, 0.5, 0.5)
-        assert not asked
-        _telling(sys.stderr, os.getpid())(1, 2, 0.5, 0.5)  # whoever it is, it is not our parent
+        _ends_with(os.getpid())  # whoever it is, it is not our parent
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert asked == [1]
+    assert done == ["asked", GRACE, STOPPED]
 
 
 def test_the_first_weights_and_batches_are_the_same_at_any_rate(trained: Comparison) -> None:

@@ -81,7 +81,7 @@ def test_a_worker_refuses_what_it_cannot_do_rightly(
     with held:
         assert in_own_process(0, job, asker) is None  # somebody is at it
         job.write()
-        assert main(str(job.folder / "job.json"), str(os.getppid())) == BUSY
+        assert main(str(job.folder / "job.json")) == BUSY
 
 
 def test_what_goes_wrong_in_a_worker_is_a_value_and_a_stopped_process_is_not(
@@ -125,7 +125,31 @@ def test_other_data_than_planned_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
         UsageError, match=r"a job: the data must be the plan's, planned; here they are .* the same files"
     ):
-        do(job, os.getppid())
+        do(job)
+
+
+STARTS = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-m", "depthscope.training.job", sys.argv[1], str(os.getpid())])
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_no_process_outlives_the_one_that_started_it(tmp_path: Path) -> None:
+    """Also one that hangs, here at a task that waits for ever, and never comes to a step."""
+    (tmp_path / "hangs.py").write_text("import time\ndef setup():\n    time.sleep(600)\n")
+    job = replace(job_in(tmp_path), task="own", options={"setup": "hangs:setup"})
+    job.folder.mkdir()
+    starter = subprocess.Popen(
+        [sys.executable, "-c", STARTS, str(job.write())], stdout=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    child = psutil.Process(int(starter.stdout.readline()))  # type: ignore[union-attr]
+    while not (job.folder / "steps.txt").exists():  # it is at the task
+        assert child.is_running()
+    starter.kill()
+    starter.communicate()
+    assert psutil.wait_procs([child], timeout=20)[1] == []
 
 
 ASKS = """

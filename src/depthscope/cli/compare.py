@@ -102,7 +102,7 @@ def progress(title: str, console: Any) -> Iterator[Callable[[Any], None]]:
             part = sum(step / steps for _, step, steps, *_ in moment.running if steps)
             head = Table.grid(padding=(0, 1))
             bar = ProgressBar(total=moment.total, completed=moment.ended + part, width=40)
-            head.add_row(title, bar, f"{moment.ended} of {moment.total} jobs")
+            head.add_row(Text(title), bar, f"{moment.ended} of {moment.total} jobs")
             live.update(Group(head, *(line(*one) for one in moment.running)))
 
         yield watch

@@ -1,5 +1,6 @@
 """depthscope: where does a Transformer stop gaining from depth, and why?"""
 
+import signal
 import sys
 from typing import Annotated
 
@@ -63,11 +64,13 @@ def options(
 
 def run() -> None:
     """The console entry: exit 0 fine, 1 a claim or gate fails, 2 wrong use; a known error is one line, no traceback."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as ^C: what was begun is put away, processes end
     try:
         app()
     except DepthscopeError as error:
         from rich.console import Console
-        from rich.text import Text
 
-        Console(stderr=True).print(Text.assemble(("error: ", "bold red"), str(error)))
+        from depthscope.reports.sheet import Line
+
+        Console(stderr=True).print(Line([("error: ", "bold red"), str(error)]).view())
         sys.exit(2)

@@ -44,6 +44,7 @@ class Told:
 
     def told(self, record: Any, shown: Any = None) -> None:
         """Print the record, or plain data by what is `shown` of it, and write its numbers where --json says."""
+        from depthscope.records import Record
         from depthscope.records import as_json as json_text
 
         if self.as_json == "-":
@@ -51,8 +52,11 @@ class Told:
         else:
             self._print(record if shown is None else shown)
         if self.as_json and self.as_json != "-":
-            with whole_file(self.as_json) as part:
-                part.write_text(json_text(record))
+            if isinstance(record, Record):
+                Record.save(record, self.as_json)
+            else:
+                with whole_file(self.as_json) as part:
+                    part.write_text(json_text(record))
             self.note(f"wrote {self.as_json}")
 
     def _print(self, shown: Any) -> None:
@@ -112,6 +116,6 @@ def _write(record: Any, path: str) -> None:
         page(record, to=path)
     elif kind == ".md":
         with whole_file(path) as part:
-            part.write_text(markdown(record), encoding="utf-8")
+            part.write_text(markdown(record), encoding="utf-8", errors="replace")
     else:
         picture(record, path)

@@ -53,7 +53,12 @@ def run_all(planned: list[tuple[str, Any]], out: str, smoke: bool, console: Any)
     from depthscope.experiments.run import run_one
 
     done: list[Any] = []
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[turn]}"), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[turn]}"),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=console, transient=True, refresh_per_second=4) as bar:
         task = bar.add_task("", total=len(planned), turn="")
         try:

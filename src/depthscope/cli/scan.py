@@ -90,7 +90,7 @@ def measured(model: Any, given: Any, what: str, console: Any, **chosen: Any) -> 
 
     from depthscope.scans.scan import scan
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, refresh_per_second=2) as progress:
         task = progress.add_task(what)
         return scan(model, given, on_block=lambda n: progress.update(task, description=f"{what}: block {n}"), **chosen)

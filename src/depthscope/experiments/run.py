@@ -20,6 +20,7 @@ from depthscope.records import Record, plain, read
 from depthscope.registry import unknown
 from depthscope.reports.show import need_matplotlib, new_figure, picture
 from depthscope.training.executors import using
+from depthscope.training.lock import in_turn
 
 FORMAT = 1
 
@@ -79,10 +80,11 @@ class Reproduction(Record):
         target = home(folder, self.name, smoke=self.smoke) / f"{self.name.partition('/')[2]}.png"
         picture(self, target)
         results = target.with_name("results.json")
-        kept = read_results(results) | {target.stem: self.to_dict()}
-        lines = [f"{json.dumps(name)}: {json.dumps(record, allow_nan=False)}" for name, record in kept.items()]
-        with whole_file(results) as part:
-            part.write_text(f'{{"format": {FORMAT}, "experiments": {{\n' + ",\n".join(lines) + "\n}}\n")
+        with in_turn(results):  # others may reproduce something of this paper into the same folder
+            kept = read_results(results) | {target.stem: self.to_dict()}
+            lines = [f"{json.dumps(name)}: {json.dumps(record, allow_nan=False)}" for name, record in kept.items()]
+            with whole_file(results) as part:
+                part.write_text(f'{{"format": {FORMAT}, "experiments": {{\n' + ",\n".join(lines) + "\n}}\n")
         return target
 
 
@@ -197,9 +199,9 @@ def read_results(path: Path) -> dict[str, Any]:
         return {}
     try:
         record = json.loads(path.read_text())
-        assert record["format"] == FORMAT
+        assert record["format"] == FORMAT and all(isinstance(one, dict) for one in record["experiments"].values())
         return record["experiments"]
-    except (ValueError, KeyError, AssertionError, TypeError) as error:
+    except (ValueError, KeyError, AssertionError, TypeError, AttributeError, RecursionError) as error:
         raise RecordError(
             f"{path}: must be a results.json of format {FORMAT}; it is not. Move it away, or choose another --out."
         ) from error

@@ -202,7 +202,7 @@ def pattern_of(
     """
     scores = None
     if P is not None:
-        if P.ndim < 2:
+        if P.ndim < 2 or P.numel() == 0:
             check_stochastic(P, where=where)
         batch, (n, m) = tuple(P.shape[:-2]), P.shape[-2:]
         flat = P.detach().reshape(-1, n, m)

@@ -56,9 +56,14 @@ def load_offloaded(name: str, folder: str | None, memory: int | None, **options:
     own = tempfile.mkdtemp(prefix="depthscope-offload-") if folder is None else None
     place = Path(folder or str(own))
     place.mkdir(parents=True, exist_ok=True)
-    model = transformers.AutoModel.from_pretrained(
-        name, device_map="auto", max_memory={"cpu": most}, offload_folder=str(place), **options
-    )
+    try:
+        model = transformers.AutoModel.from_pretrained(
+            name, device_map="auto", max_memory={"cpu": most}, offload_folder=str(place), **options
+        )
+    except BaseException:
+        if own is not None:
+            shutil.rmtree(own, ignore_errors=True)
+        raise
     if own is not None:
         weakref.finalize(model, shutil.rmtree, own, ignore_errors=True)
     return model

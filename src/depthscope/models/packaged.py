@@ -46,6 +46,7 @@ REACTIONS = (
     "C=CC=C.C=CC(=O)OC>>COC(=O)C1CC=CCC1",
     "CC(C)=O.NCc1ccccc1>>CC(C)NCc1ccccc1",
 )
+LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 Loaded = tuple[nn.Module, dict[str, Tensor]]
 
 
@@ -74,7 +75,7 @@ def _smollm2_ids(text: str) -> Tensor:
     """The tokens (n,) of a text, as smollm2 reads them."""
     folder, file = _smollm2_file()
     with _quiet() as transformers:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, gguf_file=file)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=file, **LOCAL)
     return torch.tensor(tokenizer(text, verbose=False)["input_ids"])
 
 
@@ -129,11 +130,11 @@ def _quiet() -> Iterator[Any]:
 
 def _model(folder: Path, kind: str = "AutoModel", **settings: str) -> nn.Module:
     with _quiet() as transformers:
-        return getattr(transformers, kind).from_pretrained(folder, local_files_only=True, **settings).eval()
+        return getattr(transformers, kind).from_pretrained(folder, **LOCAL, **settings).eval()
 
 
 def _tokens(folder: Path, texts: Sequence[str], **settings: str) -> dict[str, Tensor]:
     """The first tokens of each text, as many of all: no padding."""
     with _quiet() as transformers:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, **settings)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **LOCAL, **settings)
     return {"input_ids": torch.tensor([tokenizer(text)["input_ids"][:TOKENS] for text in texts])}

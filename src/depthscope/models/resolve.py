@@ -17,6 +17,8 @@ from depthscope.models.random_inputs import random_inputs
 from depthscope.models.sizes import Sizes
 from depthscope.registry import TABLES, unknown
 
+NO_CODE = {"trust_remote_code": False}  # unless told so, transformers asks on stdin whether to run a folder's code
+
 
 def presets() -> Mapping[str, Any]:
     """All presets by name."""
@@ -129,6 +131,7 @@ def hugging_face(
     except ImportError:
         raise MissingExtraError(f"{name}: needs transformers. {install('hf')}") from None
     local = Path(name).is_dir()
+    asked: dict[str, Any] = {"local_files_only": local, **NO_CODE}
     if local and not (Path(name) / "config.json").is_file():
         raise UsageError(
             f"{name}: a model folder must hold config.json; it does not. Save with model.save_pretrained(folder)."
@@ -136,21 +139,24 @@ def hugging_face(
     most = number_of_bytes(memory) if memory else None
     try:
         if offload or memory or (local and is_too_large(name)):
-            model = load_offloaded(name, offload, most, local_files_only=local).eval()
+            model = load_offloaded(name, offload, most, **asked).eval()
         else:
-            built = transformers.AutoModel if head == "none" else _class_saved(transformers, name, local)
-            model = built.from_pretrained(name, local_files_only=local).eval()
+            built = transformers.AutoModel if head == "none" else _class_saved(transformers, name, asked)
+            model = built.from_pretrained(name, **asked).eval()
     except DepthscopeError:
         raise
     except Exception as error:
         reason = str(error).strip().splitlines()[0]
+        if "custom code" in reason:
+            reason = "it comes with code of its own, which is not run. Load it in a function, package.module:function"
         raise UsageError(
-            f"{name}: the model must load with transformers.AutoModel; {type(error).__name__}: {reason}"
+            f"{name}: the model must load with transformers.AutoModel; {type(error).__name__}: {reason.rstrip('.')}. "
+            "Look at the files of the folder, or copy it again."
         ) from error
     if text is None:
         return model, random_inputs(model, sizes.tokens, sizes.batch, sizes.seed)
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(name, local_files_only=local)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(name, **asked)
     except Exception as error:
         raise UsageError(
             f"{name}: --text needs the model's tokenizer in the same place; {type(error).__name__}."
@@ -158,9 +164,9 @@ def hugging_face(
     return model, _rows(known_ids(tokenizer, text, name), sizes)
 
 
-def _class_saved(transformers: Any, name: str, local: bool) -> Any:
+def _class_saved(transformers: Any, name: str, asked: dict[str, Any]) -> Any:
     """The class that a model was saved as, with its head; AutoModel where the configuration does not say."""
-    config = transformers.AutoConfig.from_pretrained(name, local_files_only=local)
+    config = transformers.AutoConfig.from_pretrained(name, **asked)
     said = next(iter(config.architectures or ()), "AutoModel")
     return getattr(transformers, said, transformers.AutoModel)
 

@@ -22,6 +22,8 @@ class Sizes:
                 raise UsageError(
                     f"sizes: {name} must be at least 1; got {getattr(self, name)}. Give a positive number."
                 )
+        if not 0 <= self.seed < 2**63:
+            raise UsageError(f"sizes: seed must be 0 or more and below 2^63; got {self.seed}. Give another number.")
         if self.width % self.heads:
             raise UsageError(
                 f"sizes: heads must divide the width; got width {self.width} and {self.heads} heads. "

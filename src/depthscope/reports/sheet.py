@@ -1,6 +1,7 @@
 """A sheet: what is told about a record, as lines, tables and curves; for a terminal, as Markdown, and as a page where
 a kind of record has no story of its own."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from textwrap import fill
@@ -10,6 +11,7 @@ from depthscope.reports.chart import bars
 
 Words = str | tuple[str, str]  # with a style of rich: bold, dim, red, "bold red"
 MARKDOWN = 98  # characters of a line
+UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Line:
         return fill(said, MARKDOWN, break_long_words=False, break_on_hyphens=False)
 
     def _parts(self) -> Sequence[Words]:
-        return [self.words] if isinstance(self.words, str) else self.words
+        return [printable(one) for one in ([self.words] if isinstance(self.words, str) else self.words)]
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ class Grid:
             else:
                 grid.add_column(Text(name), justify=side, no_wrap=self.fold is not None)
         for row, style in zip(self.cells, self.styles or [""] * len(self.cells), strict=True):
-            grid.add_row(*(Text(one) if isinstance(one, str) else Text(*one) for one in row), style=style or None)
+            told = [printable(one) for one in row]
+            grid.add_row(*(Text(one) if isinstance(one, str) else Text(*one) for one in told), style=style or None)
         return grid
 
     def markdown(self) -> str:
@@ -120,7 +123,7 @@ class Sheet:
         inside = Group(*(shown for one in self.body if (shown := one.view()) is not None))
         if self.style is None:
             return inside
-        return Panel(inside, title=Text(self.title), title_align="left", border_style=self.style)
+        return Panel(inside, title=Text(str(printable(self.title))), title_align="left", border_style=self.style)
 
     def markdown(self) -> str:
         """A section of a page."""
@@ -129,6 +132,11 @@ class Sheet:
 
 def notes(words: Sequence[str]) -> list[Line]:
     return [Line(f"note: {one}", "yellow") for one in words]
+
+
+def printable(words: Words) -> Words:
+    """Without characters that a terminal would obey, and halves of characters: a model may be called anything."""
+    return UNPRINTABLE.sub("?", words) if isinstance(words, str) else (UNPRINTABLE.sub("?", words[0]), words[1])
 
 
 def bare(words: Words) -> str:

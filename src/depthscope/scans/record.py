@@ -13,6 +13,7 @@ from depthscope.extras import install
 from depthscope.records import FORMATS, Record, apart, since
 from depthscope.registry import TABLES, unknown
 from depthscope.scans.exceptions import Massive
+from depthscope.scans.fitting import check_fit
 from depthscope.scans.verdict import judge
 from depthscope.scans.verdict_record import Verdict
 from depthscope.traces.streams import ALONE
@@ -148,7 +149,9 @@ class Scan(Record):
     @classmethod
     def from_dict(cls, record: Any) -> "Scan":
         if not isinstance(record, dict) or record.get("format") != PAIR:
-            return super().from_dict(record)
+            found = super().from_dict(record)
+            check_fit(found)
+            return found
         if record.get("version") != 1 or not {"before", "after"} <= {*record}:
             got = f"version {record.get('version')!r} with {', '.join(record)}"
             raise RecordError(

@@ -46,7 +46,7 @@ def ends_of(flow: Flow, groups: list[Group]) -> list[Ends]:
         elif i + 1 < len(groups) and flow.nodes[forks[i + 1]].state == last.node:
             result = forks[i + 1]
         else:
-            result = _as_before(flow, last, found)
+            result = _as_before(flow, group, found)
         whole = call if given is not None and gave is not None else None
         start = whole.entered if whole else flow.nodes[source].order
         end = whole.left if whole else flow.nodes[result].order
@@ -116,17 +116,25 @@ def forms_of(flow: Flow, node: int) -> list[int]:
     return way
 
 
-def _as_before(flow: Flow, last: Joined, before: list[Ends]) -> int:
-    """The end of the last block: after its last sum the same functions act, in modules of the same names, as before."""
-    steps: list[tuple[str, str]] = []
+def _as_before(flow: Flow, group: Group, before: list[Ends]) -> int:
+    """The end of the last block: after its last sum the same functions act, in modules of the same names, as before.
+
+    Before it is the end of another block, or, in the only block, what the last sum but one became.
+    """
+    now, end, step = group.joins[-1].node, None, step_of
     if before:
-        way = forms_of(flow, before[-1].result)[:-1]
-        steps = [step_of(flow, node) for node in reversed(way)]
-    now = last.node
-    for step in steps:
-        after = (n for n in range(now + 1, len(flow.nodes)) if flow.nodes[n].skip == now and step_of(flow, n) == step)
+        end = before[-1].result
+    elif len(group.joins) > 1 and flow.nodes[fork := _fork(flow, group.joins[-1])].state == group.joins[-2].node:
+        end, step = fork, _function  # of one block, whose modules have other names
+    for wanted in [step(flow, node) for node in reversed(forms_of(flow, end)[:-1])] if end is not None else []:
+        after = (n for n in range(now + 1, len(flow.nodes)) if flow.nodes[n].skip == now and step(flow, n) == wanted)
         now = next(after, now)
     return now
+
+
+def _function(flow: Flow, node: int) -> tuple[str, str]:
+    """The function alone: "norm" of "norm blocks.0.a"."""
+    return flow.nodes[node].name.partition(" ")[0], ""
 
 
 def step_of(flow: Flow, node: int) -> tuple[str, str]:

@@ -1,14 +1,16 @@
 """Checkpoints: folders that are there whole or not at all, so that a run killed at any moment can go on.
 
 folder/step_000123/ holds model.safetensors, optimizer.safetensors, memory.safetensors (what a model remembers of the
-batches before, empty for most) and state.json (the step, the record so far, and size and checksum of the others). Data
-order, augmentation and dropout are functions of seed and step, so no random state is kept.
+batches before, empty for most) and state.json (the step, the record so far, size and checksum of the others, and its
+own). Data order, augmentation and dropout are functions of seed and step, so no random state is kept.
 """
 
 import json
 import os
 import re
+import secrets
 import shutil
+import warnings
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +20,15 @@ from torch import Tensor
 
 from depthscope.errors import CheckpointError, MissingExtraError, RecordError
 from depthscope.extras import install
-from depthscope.files import POSIX
+from depthscope.files import POSIX, SEAL, read_json, sealed
 from depthscope.training.run import Run
 
 FORMAT = "depthscope.checkpoint"
-VERSION = 2  # 1 had no memory
+VERSION = 3  # 1 had no memory, 2 no checksum of its own
+OLDEST = 2
 KEEP = 2  # the newest, and the one before it in case a disk damages the newest
 STATE = "state.json"
+PARTS = ("model", "optimizer", "memory")
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,14 +58,17 @@ def save(
     """Write a checkpoint beside the others, then drop all but the newest; after an error the last good ones stay."""
     folder = Path(folder)
     target = folder / f"step_{step:06d}"
-    part = folder / f"part-{target.name}"
-    parts = {"model": model, "optimizer": optimizer, "memory": memory or {}}
-    contents = {f"{name}.safetensors": _packed(tensors) for name, tensors in parts.items()}
+    part = folder / f"part-{secrets.token_hex(8)}-{target.name}"
+    contents = {
+        f"{name}.safetensors": _packed(tensors)
+        for name, tensors in zip(PARTS, (model, optimizer, memory or {}), strict=True)
+    }
     files = {name: {"bytes": len(data), "crc32": zlib.crc32(data)} for name, data in contents.items()}
     state = {"format": FORMAT, "version": VERSION, "step": step, "files": files, "run": run.to_dict()}
-    contents[STATE] = json.dumps(state, allow_nan=False).encode()
+    contents[STATE] = json.dumps(sealed(state), allow_nan=False).encode()
     try:
-        _remove(part)  # of a process that was killed while it wrote
+        for old in folder.glob("part-*step_*"):  # of a process that was killed while it wrote
+            _remove(old)
         part.mkdir(parents=True)
         for name, data in contents.items():
             _write(part / name, data)
@@ -90,10 +97,10 @@ def latest(folder: str | Path) -> Saved | None:
             step, tensors, run = _read(path)
             model, optimizer, memory = tensors
             return Saved(step, model, optimizer, memory, run, tuple(ignored))
-        except (_NotWholeError, OSError, ValueError) as error:
-            if isinstance(error, RecordError):
-                raise CheckpointError(f"{path}: {error}") from error
+        except (_NotWholeError, RecordError, OSError) as error:
             ignored.append(f"{path.name}: {error}")
+    if ignored:
+        warnings.warn(f"{folder}: no checkpoint is whole, and the run begins anew: {'; '.join(ignored)}", stacklevel=2)
     return None
 
 
@@ -115,22 +122,45 @@ def refuse_other_settings(folder: str | Path | None, earlier: Run, run: Run) -> 
         )
 
 
-def _read(path: Path) -> tuple[int, list[Any], Run]:
+def _read(path: Path) -> tuple[int, list[dict[str, Tensor]], Run]:
+    state = read_json(path / STATE, "checkpoint") if (path / STATE).exists() else None
+    if not isinstance(state, dict) or "format" not in state:
+        raise _NotWholeError(f"{STATE} must say what it is; it is not whole")
+    version = state.get("version")
+    if state["format"] != FORMAT or type(version) is not int or not OLDEST <= version <= VERSION:
+        raise CheckpointError(
+            f"{path / STATE}: must say format {FORMAT!r}, version {OLDEST} to {VERSION}; got {state['format']!r}, "
+            f"{version!r}. Use the depthscope that wrote it, or another folder."
+        )
+    if version > 2 and SEAL not in state:
+        raise _NotWholeError(f"{STATE} must have a checksum")
+    try:
+        step, files, record = state["step"], state["files"], state["run"]
+        tensors = [_unpacked(path / f"{name}.safetensors", files[f"{name}.safetensors"]) for name in PARTS]
+    except (KeyError, TypeError) as error:
+        raise _NotWholeError(f"{STATE} must have all its fields; {error}") from None
+    if type(step) is not int or path.name != f"step_{step:06d}":
+        raise _NotWholeError(f"{STATE} must be of this step; got {step!r}")
+    try:
+        return step, tensors, Run.from_dict(record)
+    except RecordError as error:
+        if SEAL not in state:
+            raise _NotWholeError(str(error)) from None
+        raise CheckpointError(f"{path}: {error}") from error
+
+
+def _unpacked(path: Path, facts: dict[str, Any]) -> dict[str, Tensor]:
+    """The tensors of a file that has the size and the checksum that were noted."""
+    from safetensors import SafetensorError
     from safetensors.torch import load
 
-    state = json.loads((path / STATE).read_text())
-    if state.get("format") != FORMAT or state.get("version") != VERSION:
-        raise CheckpointError(
-            f"{path / STATE}: must say format {FORMAT!r}, version {VERSION}; got {state.get('format')!r}, "
-            f"{state.get('version')!r}. Use the depthscope that wrote it, or another folder."
-        )
-    tensors: list[Any] = []
-    for name, facts in state["files"].items():
-        data = (path / name).read_bytes()
-        if len(data) != facts["bytes"] or zlib.crc32(data) != facts["crc32"]:
-            raise _NotWholeError(f"{name} must have {facts['bytes']} bytes with their checksum; got {len(data)}")
-        tensors.append(load(data))
-    return state["step"], tensors, Run.from_dict(state["run"])
+    data = path.read_bytes()
+    if len(data) != facts["bytes"] or zlib.crc32(data) != facts["crc32"]:
+        raise _NotWholeError(f"{path.name} must have {facts['bytes']} bytes with their checksum; got {len(data)}")
+    try:
+        return load(data)
+    except (SafetensorError, ValueError) as error:
+        raise _NotWholeError(f"{path.name} must be safetensors; {error}") from None
 
 
 def _packed(tensors: dict[str, Tensor]) -> bytes:

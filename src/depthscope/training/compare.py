@@ -27,6 +27,7 @@ from depthscope.training.work import OnMoment
 
 ARMS = ("post_norm", "pre_norm", "de_escalate")
 OWN, OWN_ARMS = "own", ("plain", "de_escalate")
+MOST_SEEDS = 10_000
 LOGS = 8  # measurements by the monitor over a run, besides the last
 OF_THE_ARM = ("wiring", "remedy", "remedy_settings", "at", "causal")  # choices of a build that arms make
 RECORD = "comparison.json"
@@ -111,7 +112,10 @@ def _sorted_choices(task: str, choices: dict[str, Any]) -> Sorted:
 
 
 def _numbers(seeds: int | Sequence[int]) -> list[int]:
-    numbers = list(range(seeds)) if type(seeds) is int else list(seeds) if isinstance(seeds, Sequence) else []
+    count = seeds if type(seeds) is int else None
+    if count is not None and count > MOST_SEEDS:
+        raise UsageError(f"compare: seeds must be at most {MOST_SEEDS:,}; got {count}. Give fewer, or a list of them.")
+    numbers = list(range(count)) if count is not None else list(seeds) if isinstance(seeds, Sequence) else []
     if not numbers or any(type(n) is not int or not 0 <= n < SEEDS for n in numbers) or len({*numbers}) < len(numbers):
         raise UsageError(
             "compare: seeds must be how many (1 or more), or different whole numbers from 0 on, below 2^63; "

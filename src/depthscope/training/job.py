@@ -6,6 +6,8 @@ import os
 import shutil
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -27,6 +29,8 @@ FORMAT = "depthscope.job"
 VERSION = 3  # 1 did not say keep, 2 no fingerprint
 CODE = ("models", "remedies", "training")  # folders of depthscope
 JOB, STEPS, ERRORS = "job.json", "steps.txt", "errors.txt"  # in the folder of a job: what to do, how far it is, why not
+LOOK = 0.5  # seconds between two looks whether somebody still waits for the result
+GRACE = 15.0  # seconds that a process has to write its checkpoint when it must stop
 STOPPED, BUSY = 3, 4  # exit codes: stopped on the way; another process is at it
 
 
@@ -97,16 +101,14 @@ def code() -> str:
     return f"{depthscope.__version__} {digest.hexdigest()}"
 
 
-def do(job: Job, parent: int) -> Run:
-    """Train, on one thread, and tell in STEPS how far it is. A run that was stopped goes on.
-
-    parent: the process that started us; when it is gone, nobody reads the result. The lock of the folder is ours.
-    """
+def do(job: Job) -> Run:
+    """Train, on one thread, and tell in STEPS how far it is. A run that was stopped goes on. The lock of the folder is
+    ours."""
     import torch
 
     torch.set_num_threads(1)
     with open(job.folder / STEPS, "w") as steps:
-        tell, task = _telling(steps, parent), load_task(job.task, **job.options)
+        tell, task = _telling(steps), load_task(job.task, **job.options)
         if job.fingerprint not in ("", task.fingerprint):
             raise UsageError(
                 f"{job.label}: the data must be the plan's, {job.fingerprint}; here they are {task.fingerprint}. "
@@ -119,29 +121,39 @@ def do(job: Job, parent: int) -> Run:
     return run
 
 
-def _telling(steps: Any, parent: int) -> Callable[[int, int, float, float], None]:
+def _telling(steps: Any) -> Callable[[int, int, float, float], None]:
     def tell(done: int, total: int, loss: float, t_sim: float) -> None:
         print(done, total, loss, t_sim, file=steps, flush=True)
-        if (
-            POSIX and os.getppid() != parent
-        ):  # whoever wanted the result is gone: stop as if asked to, keep what is there
-            signal.raise_signal(signal.SIGTERM)
 
     return tell
 
 
-def main(path: str, parent: str) -> int:
+def _ends_with(parent: int) -> None:
+    """Watch the process that started us: when it is gone, nobody reads the result, and we stop as if asked to.
+
+    A thread, for a process may be told at any moment: while it imports, loads data, evaluates, or hangs.
+    """
+    while os.getppid() == parent:
+        time.sleep(LOOK)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE)
+    os._exit(STOPPED)
+
+
+def main(path: str) -> int:
     """Exit code 0 when the run has ended, else STOPPED or BUSY."""
     job = Job.read(path)
     held = lock(job.folder)
     if held is None:
         return BUSY
     with held:
-        run = do(job, int(parent))
+        run = do(job)
     if not run.ended:
         print(f"{run.status}: {run.reason}", file=sys.stderr)
     return 0 if run.ended else STOPPED
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    if POSIX:
+        threading.Thread(target=_ends_with, args=(int(sys.argv[2]),), daemon=True).start()
+    sys.exit(main(sys.argv[1]))

@@ -14,6 +14,7 @@ from depthscope.errors import UsageError
 from depthscope.files import check_writable
 
 LOCK = "lock"
+TURN = 60.0  # seconds that a writer waits for others, who write for an instant
 WAIT = 1.0  # seconds: whoever only looks whether a lock is free holds it for a moment
 
 
@@ -59,6 +60,19 @@ def is_asked_for(path: Path) -> bool:
     return _is_held(path)
 
 
+@contextmanager
+def in_turn(path: Path) -> Iterator[None]:
+    """Whoever reads a file to write it anew waits here for the others who do."""
+    check_writable(path)
+    held = _acquired(path.with_name(f".{path.name}.lock"), TURN)
+    if held is None:
+        raise UsageError(
+            f"{path}: must be free to be written; another process has had it for {TURN:.0f} seconds. End that one."
+        )
+    with held:
+        yield
+
+
 def _is_held(path: Path) -> bool:
     if not path.exists():
         return False
@@ -70,6 +84,8 @@ def _is_held(path: Path) -> bool:
 
 
 def _acquired(path: Path, seconds: float) -> Any | None:
+    if path.is_symlink():  # older filelocks would follow it, and empty a file elsewhere
+        raise UsageError(f"{path}: must be a file; it is a link. Take it away, or choose another place.")
     try:
         return FileLock(path).acquire(timeout=seconds)
     except Timeout:

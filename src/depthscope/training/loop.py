@@ -1,6 +1,7 @@
 """train: one model on one task by one recipe; killed at any moment, it goes on to the same end."""
 
 import os
+import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import torch
 
-from depthscope.errors import UsageError
+from depthscope.errors import DamagedError, UsageError
 from depthscope.files import check_writable
 from depthscope.training.build import Build
 from depthscope.training.checkpoint import refuse_other_settings
@@ -48,8 +49,8 @@ def train(
     if every_steps is not None and every_steps < 1:
         raise UsageError(f"train: every_steps must be 1 or more, or None; got {every_steps}.")
     run, place = Run(build, recipe, task.name, task.fingerprint), None if folder is None else Path(folder)
-    if place is not None and (place / RECORD).exists():
-        earlier = Run.load(place / RECORD)
+    earlier = None if place is None else _earlier(place / RECORD)
+    if earlier is not None:
         refuse_other_settings(place, earlier, run)
         if earlier.ended and os.environ.get("WORLD_SIZE", "1") == "1":  # several must first agree on what they see
             return earlier
@@ -64,3 +65,14 @@ def train(
         devices = [accelerator.device] if accelerator.device.type == "cuda" else []
         stack.enter_context(torch.random.fork_rng(devices))  # the user's random numbers are his own
         return Session(accelerator, run, task, place, every_steps, progress, on_log).go_on(stack.enter_context(Stop()))
+
+
+def _earlier(path: Path) -> Run | None:
+    """The record of an earlier training; None where there is none, or a damaged one, which checkpoints make good."""
+    if not path.exists():
+        return None
+    try:
+        return Run.load(path)
+    except DamagedError as error:
+        warnings.warn(f"the training goes on from its checkpoints, where there are any: {error}", stacklevel=3)
+        return None

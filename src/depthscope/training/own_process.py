@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from depthscope.errors import WorkerLostError
-from depthscope.training.job import BUSY, ERRORS, STOPPED, Job, code
+from depthscope.training.job import BUSY, ERRORS, GRACE, LOOK, STOPPED, Job, code
 from depthscope.training.lock import in_use, is_asked_for
 from depthscope.training.run import Run
 
-LOOK = 0.5  # seconds between two looks whether somebody still waits for the result
-GRACE = 15.0  # seconds that a process has to write its checkpoint when it must stop
 GROUPS = ("PMI_", "PMIX_", "OMPI_", "MV2_", "MPI_")  # variables by which accelerate would take us for one of many
 MEMBER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 

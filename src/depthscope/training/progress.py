@@ -10,7 +10,12 @@ def bar(title: str) -> Iterator[Callable[[int, int, float, float], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[now]}"))
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[now]}"),
+    )
     with Progress(
         *columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True, refresh_per_second=4
     ) as progress:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_plus
 
 from depthscope.errors import MissingExtraError, RecordError, UsageError
 from depthscope.extras import install
@@ -32,11 +33,22 @@ def storage_of(folder: Path, url: str | None) -> Any:
             return _database(optuna, url)
         except Exception as error:  # SQLAlchemy, its drivers and Optuna each have their own
             raise UsageError(
-                f"storage: must be the URL of a database that can be reached, as sqlite:///trials.db; got {url!r}: "
-                f"{str(error).splitlines()[0]}. Leave it out for a file in the folder."
-            ) from error
+                f"storage: must be the URL of a database that can be reached, as sqlite:///trials.db; "
+                f"{without_secrets(url, f'got {url!r}: {str(error).splitlines()[0]}')}. Leave it out for a file in the "
+                "folder."
+            ) from None  # whose words and locals have the password too
     folder.mkdir(parents=True, exist_ok=True)
     return _journal(optuna, folder / JOURNAL)
+
+
+def without_secrets(url: str, words: str) -> str:
+    """Words in which *** stands for the password of a URL, and for every value after its question mark."""
+    place, _, options = url.partition("?")
+    user = place.rpartition("@")[0].rpartition("://")[2]
+    found = [user.partition(":")[2], *(pair.partition("=")[2] for pair in options.split("&"))]
+    for secret in sorted({one for raw in found for one in (raw, unquote_plus(raw)) if one}, key=len, reverse=True):
+        words = words.replace(secret, "***").replace(repr(secret)[1:-1], "***")
+    return words
 
 
 def _database(optuna: Any, url: str) -> Any:
@@ -60,7 +72,7 @@ def _journal(optuna: Any, path: Path) -> Any:
             if not _whole(path):
                 raise ValueError("a line of it is cut off or is no JSON")
         return optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except Exception as error:  # Optuna asserts, and looks for what is not there
         raise RecordError(
             f"{path}: must be a journal of trials by Optuna; it is damaged: {error}. "
             "Delete it to search anew; finished runs stay."

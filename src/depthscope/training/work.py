@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Protocol
 
 from depthscope.training.handed_out import Call, HandedOut, Lost
-from depthscope.training.job import STEPS, Job, code
+from depthscope.training.job import GRACE, LOOK, STEPS, Job, code
 from depthscope.training.lock import asking, in_use
-from depthscope.training.own_process import GRACE, LOOK, Asker, in_own_process
+from depthscope.training.own_process import Asker, in_own_process
 from depthscope.training.run import Run
 
 PAUSE = 0.2  # seconds between two looks at the source, the folders and the display

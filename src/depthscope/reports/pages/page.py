@@ -30,7 +30,7 @@ def page(*records: Record | Mapping[str, Record], to: str | Path) -> Path:
     """Write records, or records by their labels, into one HTML file that needs nothing else."""
     stories = told(labelled(records))
     with whole_file(to) as part:
-        part.write_text(html(stories), encoding="utf-8")
+        part.write_text(html(stories), encoding="utf-8", errors="xmlcharrefreplace")
     return Path(to)
 
 

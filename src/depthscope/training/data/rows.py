@@ -11,6 +11,8 @@ from depthscope.errors import MissingExtraError, UsageError
 from depthscope.extras import install
 from depthscope.training.data.images import Split
 
+PIXELS = 2**26  # of an image file, 200 MB in memory; the largest that pillow reads without a warning is 2^26.4
+
 
 def read_rows(data: str, *, side: int, resize: bool = False) -> tuple[dict[str, Split], list[str]]:
     """({split name: images (N, 3, side, side) uint8 with labels}, names of the classes).
@@ -55,7 +57,9 @@ def decode(row: dict[str, Any], where: str, side: int, resize: bool) -> np.ndarr
 
     source = row["path"] if row["bytes"] is None else io.BytesIO(row["bytes"])
     try:
-        with PIL.Image.open(source) as file:
+        with PIL.Image.open(source) as file:  # reads the head alone
+            if file.width * file.height > PIXELS:
+                raise ValueError(f"{file.width} x {file.height} are more than {PIXELS:,} pixels")
             picture = file.convert("RGB")
     except Exception as error:  # pillow raises what the format's decoder does
         raise UsageError(

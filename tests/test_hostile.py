@@ -1,0 +1,163 @@
+"""What strangers may hand in: folders with code, packed bombs, names with markup, addresses with passwords."""
+
+import gzip
+import sys
+import zipfile
+from dataclasses import replace
+from io import BytesIO, StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import depthscope as ds
+from depthscope.cli.main import app
+from depthscope.errors import UsageError
+from depthscope.models.resolve import resolve
+from depthscope.models.sizes import Sizes
+from depthscope.training.data.npz import read_npz
+from depthscope.training.data.reading import lines
+from depthscope.training.data.rows import decode
+from depthscope.training.search import storage_of, without_secrets
+from loops import over
+
+CONFIG = '{"model_type": "theirs", "auto_map": {"AutoConfig": "theirs.C", "AutoModel": "theirs.M"}}'
+
+
+@over("more", [{}, {"head": "as saved"}, {"memory": "1GB"}, {"text": "words.txt"}])
+def test_code_in_a_folder_does_not_run_even_when_stdin_says_yes(
+    more: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    (tmp_path / "config.json").write_text(CONFIG)
+    (tmp_path / "theirs.py").write_text(f"open({str(tmp_path / 'sprung')!r}, 'w')\n")
+    (tmp_path / "words.txt").write_text("words")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    monkeypatch.setattr(sys, "stdin", StringIO("y\ny\n"))
+    with pytest.raises(UsageError, match=r"comes with code of its own, which is not run. Load it in a function"):
+        resolve(str(tmp_path), Sizes(), **more)
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_the_code_of_a_tokenizer_does_not_run_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    transformers = pytest.importorskip("transformers")
+    small = transformers.GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=9)
+    transformers.GPT2Model(small).save_pretrained(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text('{"auto_map": {"AutoTokenizer": ["theirs.T", null]}}')
+    (tmp_path / "theirs.py").write_text(f"open({str(tmp_path / 'sprung')!r}, 'w')\n")
+    (tmp_path / "words.txt").write_text("words")
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    with pytest.raises(UsageError, match="tokenizer"):
+        resolve(str(tmp_path), Sizes(), text=str(tmp_path / "words.txt"))
+    assert not (tmp_path / "sprung").exists()
+
+
+def bomb(path: Path, megabytes: int) -> Path:
+    """A .npz of zeros, a thousandth of the size that it says."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("train_images.npy", "w") as file:
+        shape = (megabytes * 2**20 // 3072, 32, 32, 3)
+        np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
+        for _ in range(megabytes):
+            file.write(bytes(2**20))
+    return path
+
+
+def test_a_packed_bomb_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(np, "load", lambda *_, **__: pytest.fail("it was read"))
+    with pytest.raises(UsageError, match=r"bomb.npz: must unpack to at most 64 times its size; .* 1,0\d\d times"):
+        read_npz(bomb(tmp_path / "bomb.npz", 80))
+
+
+@over("text", [bytes(80 * 2**20), b"word\n" * (16 * 2**20)])
+def test_a_packed_text_without_end_is_refused_on_the_way(text: bytes, tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "bomb.txt.gz", "wb", compresslevel=1) as file:
+        file.write(text)
+    with pytest.raises(UsageError, match=r"bomb.txt.gz: must unpack to at most 67,108,864 bytes"):
+        for _ in lines(tmp_path / "bomb.txt.gz"):
+            pass
+
+
+def test_an_image_of_too_many_pixels_is_refused_by_its_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = pytest.importorskip("PIL.Image")
+    packed = BytesIO()
+    image.new("1", (9000, 8000)).save(packed, "png")
+    monkeypatch.setattr(image.Image, "convert", lambda *_: pytest.fail("it was decoded"))
+    with pytest.raises(UsageError, match=r"an image that can be read; .*9000 x 8000 are more than 67,108,864 pixels"):
+        decode({"path": None, "bytes": packed.getvalue()}, "here", 32, True)
+
+
+@over(
+    "url, secrets",
+    [
+        ("nosuch://bob:s3cr3t@127.0.0.1/db", ["s3cr3t"]),
+        ("nosuch://bob:p%40ss+w@127.0.0.1/db?password=hunter2&ssl=no", ["p%40ss", "p@ss", "hunter2"]),
+        ("bob:s3cr3t@127.0.0.1", ["s3cr3t"]),
+        ("nosuch://bob:a@b@host/db", ["a@b"]),
+    ],
+)
+def test_passwords_of_a_storage_are_told_nowhere(url: str, secrets: list[str], tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    with pytest.raises(UsageError, match="storage: must be the URL of a database") as caught:
+        storage_of(tmp_path, url)
+    said = f"{caught.value} {caught.value.__cause__}"
+    assert not any(secret in said for secret in secrets) and "***" in said
+    assert caught.value.__suppress_context__  # a traceback shows no other error, which has the address
+
+
+def test_words_of_a_driver_have_no_password() -> None:
+    words = without_secrets("x://bob:s3c%2Fr@h/d", "x://bob:s3c%2Fr@h/d: no 's3c/r' for bob")
+    assert words == "x://bob:***@h/d: no '***' for bob"
+    assert without_secrets("sqlite:///trials.db", "as it is") == "as it is"
+
+
+MARKED = "[/]"  # rich takes it for the end of a style that nobody began
+HOSTILE = "[/red]$\\frac{<script>alert(1)</script>&\"' =1+1"
+
+
+def named(name: str) -> Any:
+    model = ds.models.classic(depth=3, d=16, h=2)
+    model.__class__ = type(name, (type(model),), {})
+    return model
+
+
+@over("name", [MARKED, HOSTILE, "\x1b[31mred\x07"])
+def test_a_model_may_be_called_anything(name: str, tmp_path: Path) -> None:
+    scan = ds.scan(named(name), torch.randn(2, 9, 16))
+    assert scan.model == name
+    page = ds.report(scan, to=tmp_path / "page.html").read_text()
+    assert "<script>alert" not in page
+    scan.draw().canvas.draw()
+    assert "<script>alert" not in str(scan._repr_html_()) and "\x1b" not in str(scan)
+    assert ds.load(scan.save(tmp_path / "scan.json")).to_dict() == scan.to_dict()
+    half = replace(scan, model="half \ud800 of a character")  # as a file may say, and no class can be called
+    ds.report(half, to=tmp_path / "half.html")
+    assert "\ud800" not in str(half)
+
+
+@over(
+    "words",
+    [
+        ["train", "digits", "--remedy", MARKED],
+        ["compare", f"digits{MARKED}"],
+        ["compare", "digits", "--arms", MARKED],
+        ["scan", f"os:{MARKED}"],
+        ["scan", f"./{MARKED}"],
+        ["reproduce", MARKED],
+        ["forecast", MARKED],
+    ],
+)
+def test_words_of_the_command_line_with_markup_are_one_clear_line(words: list[str]) -> None:
+    done = CliRunner().invoke(app, words)
+    assert isinstance(done.exception, ds.errors.DepthscopeError), done.exception
+
+
+@over("command", ["scan", "forecast", "train", "compare"])
+@over("seed", ["1e30", "9" * 30, "-1", str(2**63)])
+def test_a_seed_that_is_none_is_refused_in_words(command: str, seed: str) -> None:
+    what = "digits" if command in ("train", "compare") else "classic"
+    done = CliRunner().invoke(app, [command, what, "--depth", "2", "--seed" + "s" * (command == "compare"), seed])
+    assert isinstance(done.exception, ds.errors.DepthscopeError) or done.exit_code == 2, done.exception
