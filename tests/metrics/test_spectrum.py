@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from depthscope.errors import MaskError, ShapeError, StochasticError
-from depthscope.metrics import pattern
+from depthscope.metrics import krylov, pattern
 from depthscope.metrics.spectrum import DENSE, EXACT, delta, lambda_2
 from loops import over
 
@@ -412,3 +412,12 @@ def test_wrong_masks_are_refused_with_the_reason(f, heads):
 def test_a_given_matrix_shows_by_itself_whether_it_is_causal():
     P = softmax(1, 20, 20)
     torch.testing.assert_close(lambda_2(P, causal=True), lambda_2(P))
+
+
+def test_a_new_direction_is_orthogonal_though_little_of_it_is_new():
+    Q = torch.linalg.qr(torch.randn(3, 200, 16))[0].mT
+    beside = torch.randn(3, 8, 200)
+    beside -= (beside @ Q.mT) @ Q
+    new = krylov._next(torch.randn(3, 8, 16) @ Q + 1e-4 * beside, Q)
+    assert (new.norm(dim=-1) - 1).abs().max() < 1e-5
+    assert (new @ Q.mT).abs().max() < 2e-6  # once is not enough: 1e-3

@@ -21,7 +21,7 @@ from depthscope.records import Record
 from depthscope.reports.pages import card, downloads, page
 from depthscope.reports.pages.figures import description, figure
 from depthscope.reports.pages.numbers import shown
-from depthscope.reports.story import CHAPTERS, Chart, Heat, Table, Trace, curve
+from depthscope.reports.story import CHAPTERS, Chart, Code, Facts, Heat, Picture, Story, Table, Trace, Words, curve
 from depthscope.reports.telling import story_of, told
 from record_examples import KINDS, example
 
@@ -207,3 +207,21 @@ def test_a_card_has_the_line_to_copy_and_a_picture() -> None:
     card = ds.advise(n=8, depth=6, d=16, h=2)._repr_html_()
     assert card is not None and "ds.fix_(model, ds.remedies.DeEscalate(0.05)" in unescape(card)
     assert 'src="data:image/png;base64,' in card and 'alt="Curves, Expected token diversity' in card
+
+
+def test_every_word_of_a_story_is_escaped() -> None:
+    curves = Chart(EVIL, [Trace(EVIL, [0.1, 0.2], band=([0, 0], [1, 1]))], says=EVIL, x=EVIL, y=EVIL, marks={EVIL: 0.5})
+    heat = Heat(EVIL, [[0.1]], [EVIL], [EVIL], says=EVIL, x=EVIL, y=EVIL, unit=EVIL)
+    table = Table(EVIL, [EVIL], [[EVIL]], about=EVIL)
+    words = [Words(EVIL, kind=kind, badge=EVIL, label=EVIL) for kind in ("text", "lead", "note", "small")]  # type: ignore[arg-type]
+    parts = [*words, curves, heat, table, Facts({EVIL: EVIL}), Code(EVIL, EVIL), Picture(EVIL, b"png", EVIL)]
+    story = Story(EVIL, EVIL, {EVIL: example("scan")}, parts, status=EVIL)
+    for stories in ([story], [story, story]):
+        html = page.html(stories)
+        assert html.count("<script") == html.count("</script") == 3 and "<!--" not in html.split("<script")[0]
+        assert html.count("&lt;/script&gt;") > 30 * len(stories)  # all of it is there, as words
+        charts = figures_in(html)
+        for chart in charts:
+            chart.pop("legend")  # the page writes its names as text
+        written = json.dumps(charts).replace("<extra></extra>", "")  # of ours
+        assert "alert(" in written and "<" not in written

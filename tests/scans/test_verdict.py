@@ -196,3 +196,11 @@ def test_batches_are_sequences_of_one_record() -> None:
     scan = ds.scan(model, [lost, kept, kept], blocks="blocks.*", attention=False)
     assert scan.sequences["t_div_core"].shape == (3, 3)
     assert scan.verdict.status == "escalating" and scan.verdict.sequences_collapsed == 1
+
+
+@over("pace, status", [(1.025, "collapsed"), (1.015, "escalating")])
+def test_two_percent_a_block_is_the_pace_of_collapse(pace: float, status: str) -> None:
+    base, apart = common_and_apart(2, 16, 16)
+    scan = played([base + math.sqrt(0.012 * pace**-i) * apart for i in range(60)])
+    assert 1e-3 < float(scan["t_div"][-1]) < 0.01
+    assert scan.verdict.status == status and scan.verdict.fix_needed == (status == "collapsed")

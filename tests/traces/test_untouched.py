@@ -1,10 +1,16 @@
 """A pass that leaves no trace: modes that a model takes for good in a short pass are taken back."""
 
+import random
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
 import depthscope as ds
 from depthscope.traces.untouched import untouched
+from loops import over
 
 D = 16
 
@@ -57,3 +63,37 @@ def test_a_remedy_tries_shorter_sequences_and_leaves_the_mode() -> None:
         found = model(x)
     assert [block.kind for block in model] == ["windows"] * 3
     assert torch.allclose(found, true, atol=1e-5)
+
+
+class Drawing(nn.Module):
+    """A block that takes numbers from all three generators, as some models do to route or to drop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Linear(D, D)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.w(x) * (float(torch.rand(())) + np.random.rand() + random.random())
+
+
+def seed_all() -> None:
+    torch.manual_seed(3)
+    np.random.seed(3)
+    random.seed(3)
+
+
+def drawn() -> tuple[float, float, float]:
+    return float(torch.rand(())), np.random.rand(), random.random()
+
+
+@over("kind", [torch.float32, torch.int64])  # the second fails on the way
+@torch.no_grad()
+def test_the_next_random_numbers_are_those_that_would_have_come(kind: torch.dtype) -> None:
+    model, x = nn.Sequential(*(Drawing() for _ in range(3))).eval(), torch.randn(2, 8, D).to(kind)
+    seed_all()
+    expected = drawn()
+    for look in (lambda: ds.scan(model, x, attention=False), lambda: ds.depth(model, x, what=[])):
+        seed_all()
+        with nullcontext() if kind.is_floating_point else pytest.raises(Exception):  # noqa: B017
+            look()
+        assert drawn() == expected

@@ -1,6 +1,7 @@
 """What a worker does with a job: whom it works for, when it refuses, what it does with a process that is killed."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,10 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+import depthscope as ds
 from depthscope.errors import UsageError, WorkerLostError
 from depthscope.training import own_process
 from depthscope.training.build import Build
-from depthscope.training.job import BUSY, Job, code, do, main
+from depthscope.training.job import BUSY, Job, code, do, main, sources
 from depthscope.training.lock import asking, in_use, is_asked_for, lock
 from depthscope.training.loop import train
 from depthscope.training.own_process import Asker, in_own_process
@@ -23,6 +25,7 @@ from depthscope.training.recipe import Recipe
 from depthscope.training.run import Run
 from depthscope.training.tasks import task
 from depthscope.training.work import Moment, work
+from test_layers import MAY_IMPORT
 
 BUILD, RECIPE = Build(depth=2, d=8, h=2, q=8), Recipe(epochs=60)
 
@@ -181,3 +184,20 @@ def test_a_folder_is_in_use_as_long_as_its_lock_is_held(tmp_path: Path) -> None:
     with held:
         assert lock(tmp_path / "a") is None
     assert not in_use(tmp_path / "a")
+
+
+def test_the_code_of_a_run_is_all_that_a_training_may_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Path(ds.__file__).parent
+    hashed = {path.relative_to(root).parts[0].removesuffix(".py") for path in sources()}
+    assert {"training", "__init__", *MAY_IMPORT["training"].split()} <= hashed
+    assert {path for path in sources() if path.is_relative_to(root / "traces")} == {*(root / "traces").rglob("*.py")}
+    shutil.copytree(root, tmp_path / "copy", ignore=shutil.ignore_patterns("__pycache__", "vendor"))
+    monkeypatch.setattr(ds, "__file__", str(tmp_path / "copy" / "__init__.py"))
+    assert code.__wrapped__() == code()
+    for file in ("remedies/de_escalate.py", "traces/follower.py", "metrics/similarity.py", "junctions.py"):
+        before, text = code.__wrapped__(), (tmp_path / "copy" / file).read_text()
+        (tmp_path / "copy" / file).write_text(text.replace("1", "2", 1))
+        assert code.__wrapped__() != before
+    before = code.__wrapped__()
+    (tmp_path / "copy" / "reports" / "page.py").write_text("")
+    assert code.__wrapped__() == before

@@ -150,3 +150,15 @@ def test_the_cosine_falls_from_the_whole_rate_to_nothing() -> None:
         truth.step()
     with pytest.raises(UnknownNameError, match="schedule"):
         Recipe(schedule="linear")
+
+
+def test_the_batches_of_two_epochs_hold_every_image_in_another_order() -> None:
+    task = tiny_task()
+    images = ImageBatches(task, Recipe(batch=16), torch.device("cpu"))
+    names = {tuple(row): name for name, row in enumerate(task.train.images.flatten(1).tolist())}
+
+    def epoch(number: int) -> list[int]:
+        taken = torch.cat([images.taken(number * 4 + turn)[0] for turn in range(4)])
+        return [names[tuple(row)] for row in taken.flatten(1).tolist()]
+
+    assert sorted(epoch(0)) == sorted(epoch(1)) == list(range(52)) and epoch(0) != epoch(1)

@@ -27,7 +27,8 @@ from depthscope.training.tasks import task as load_task
 
 FORMAT = "depthscope.job"
 VERSION = 3  # 1 did not say keep, 2 no fingerprint
-CODE = ("models", "remedies", "training")  # folders of depthscope
+# folders that have no part in a training
+NO_PART = ("forecasts", "reports", "experiments", "gates", "checkups", "benches", "integrations", "cli")
 JOB, STEPS, ERRORS = "job.json", "steps.txt", "errors.txt"  # in the folder of a job: what to do, how far it is, why not
 LOOK = 0.5  # seconds between two looks whether somebody still waits for the result
 GRACE = 15.0  # seconds that a process has to write its checkpoint when it must stop
@@ -94,11 +95,17 @@ def key(*settings: Any) -> str:
 @cache
 def code() -> str:
     """A name for the code that decides what a training computes: the version, and a hash of the sources."""
-    root = Path(__file__).parents[1]
+    root = Path(depthscope.__file__).parent
     digest = hashlib.sha256()
-    for path in sorted(path for part in CODE for path in (root / part).rglob("*.py")):
+    for path in sources():
         digest.update(f"{path.relative_to(root).as_posix()} {path.stat().st_size}\n".encode() + path.read_bytes())
     return f"{depthscope.__version__} {digest.hexdigest()}"
+
+
+def sources() -> list[Path]:
+    """All files of depthscope but those of the folders that have no part in a training."""
+    root = Path(depthscope.__file__).parent
+    return sorted(path for path in root.rglob("*.py") if path.relative_to(root).parts[0] not in NO_PART)
 
 
 def do(job: Job) -> Run:

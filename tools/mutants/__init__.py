@@ -1,0 +1,1 @@
+"""Mutants: the package is broken on purpose, in one place at a time, and the tests must notice."""

@@ -1,0 +1,76 @@
+"""make mutants: the package is broken in many places, one at a time; which of them do the tests not notice?
+
+    python tools/mutants/run.py [--n 300] [--seed 0] [--only traces/] [--again] [--table docs/reliability.md]
+
+Mutants are drawn from all modules of metrics, theory, traces, scans, remedies, forecasts and training. Each runs in a
+forked process, compiled in memory; the tests that run the changed block come first, to the first failure. What is known
+of a mutant is kept in out/mutants/results.jsonl, so that a run that was stopped goes on; --again runs those that lived
+once more. Which test runs what is in out/mutants/seen, made by the first run (as long as `make test`); after new
+tests: python tools/mutants/seen.py tests/that.py.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")  # as in tests/conftest.py
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+
+from tools.mutants.mutant import Mutant, sample, shown
+from tools.mutants.one import KILLED, outcome, warm
+from tools.mutants.seen import SEEN
+from tools.mutants.table import write
+
+RESULTS = SEEN.with_name("results.jsonl")
+
+
+def known() -> dict[str, dict]:
+    """What became of each mutant, the last word of it."""
+    lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
+    return {result["name"]: result for result in map(json.loads, lines)}
+
+
+def try_one(mutant: Mutant) -> dict:
+    before, after = shown(mutant)
+    facts = {"name": mutant.name, "file": mutant.file, "line": mutant.line, "before": before, "after": after}
+    result = facts | outcome(mutant)
+    with RESULTS.open("a") as file:
+        file.write(json.dumps(result) + "\n")
+    return result
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--n", type=int, default=300, help="mutants in the sample")
+    arguments.add_argument("--seed", type=int, default=0, help="which sample")
+    arguments.add_argument("--only", default="", help="of the sample, those whose name holds this")
+    arguments.add_argument("--again", action="store_true", help="run those that lived again")
+    arguments.add_argument("--table", type=Path, help="write the section of the documentation")
+    chosen = arguments.parse_args()
+    if not SEEN.exists():
+        subprocess.run([sys.executable, ROOT / "tools" / "mutants" / "seen.py"], cwd=ROOT)
+    done, everything = known(), sample(chosen.n, chosen.seed)
+    wanted = [mutant for mutant in everything if chosen.only in mutant.name]
+    todo = [m for m in wanted if m.name not in done or chosen.again and done[m.name]["outcome"] != KILLED]
+    warm()
+    for i, mutant in enumerate(todo):
+        done[mutant.name] = result = try_one(mutant)
+        print(f"{i + 1} of {len(todo)} {result['outcome']:6} {mutant.file}:{mutant.line} {result.get('by', '')}")
+        if result["outcome"] != KILLED:
+            print(f"    {mutant.name}\n    - {result['before']}\n    + {result['after']}")
+        sys.stdout.flush()
+    found = [done[mutant.name] for mutant in everything if mutant.name in done]
+    print(dict(Counter(result["outcome"] for result in found)))
+    if chosen.table:
+        write(chosen.table, found, chosen.n, chosen.seed)
+
+
+if __name__ == "__main__":
+    main()
