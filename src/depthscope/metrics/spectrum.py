@@ -12,7 +12,7 @@ from depthscope.metrics.eigenvectors import radius_by_eigenvectors
 from depthscope.metrics.gram_powers import largest_by_gram
 from depthscope.metrics.krylov import finite, largest_singular_value, spectral_radius
 from depthscope.metrics.largest_eigenvalue import largest_modulus
-from depthscope.metrics.mixing import centred_rows, in_one
+from depthscope.metrics.mixing import centred_rows, gram, in_one
 from depthscope.metrics.pattern import Pattern, pattern_of
 from depthscope.metrics.reduced import reduced
 from depthscope.metrics.thin_powers import thin_bracket
@@ -62,9 +62,10 @@ def _renormalised(pattern: Pattern) -> Tensor:
 
 def _delta_by_gram(pattern: Pattern) -> Estimate:
     """delta_of in the precision of P, by powers of a Gram matrix."""
-    A = centred_rows(pattern)
+    A = pattern.once(centred_rows)
+    A, N = (A, pattern.once(gram)) if pattern.n >= pattern.m else (A.mT, torch.bmm(A, A.mT))
     most = pattern.received.amax(-1).sqrt()  # |Pi_2 P|_2^2 <= |P|_2^2 <= |P|_1 |P|_inf
-    value, error = largest_by_gram(A, most, DELTA_TOLERANCE)
+    value, error = largest_by_gram(A, N, most, DELTA_TOLERANCE, pattern.scratch)
     return value, error + 4 * torch.finfo(A.dtype).eps * pattern.size_of_rows()
 
 
@@ -124,7 +125,7 @@ def _by_thin_powers(pattern: Pattern) -> Estimate:
     P = in_one(pattern)
     sums = P.sum(-1)
     off = torch.where(sums > 0, sums - 1, 0.0).abs().amax(-1).double()  # narrow rows do not quite sum to 1
-    found = thin_bracket(centred_rows(pattern), tolerance=DOUBTFUL, floor=SMALL)
+    found = thin_bracket(pattern.once(centred_rows), tolerance=DOUBTFUL, floor=SMALL, scratch=pattern.scratch)
     noise = torch.finfo(P.dtype).eps * pattern.size_of_rows()
     value, error = found.value.clamp_max(1.0), found.error + noise + 2 * off
     bad = ~P.sum((-2, -1)).isfinite()
