@@ -98,7 +98,7 @@ def _mixed_size(pattern: Pattern, Z: Tensor, heads: int) -> Tensor:
     """
     n, d = Z.shape[-2:]
     if d <= n or pattern.size * n * n > HELD:
-        return _by_channels(pattern, Z.mT.repeat_interleave(heads, 0))
+        return _by_channels(pattern, Z, heads)
     N, G = pattern.once(gram), Z @ Z.mT
     energy = G.diagonal(dim1=-2, dim2=-1).sum(-1).repeat_interleave(heads)
     squares = torch.linalg.vecdot(N.unflatten(0, (-1, heads)).flatten(-2), G.flatten(-2)[:, None]).double().flatten()
@@ -106,7 +106,7 @@ def _mixed_size(pattern: Pattern, Z: Tensor, heads: int) -> Tensor:
     rounded = squares < ROUNDED * energy * size
     mixed = squares.clamp_min(0.0).sqrt()
     if rounded.any():
-        mixed = torch.where(rounded, _by_channels(pattern, Z.mT.repeat_interleave(heads, 0)), mixed)
+        mixed = torch.where(rounded, _by_channels(pattern, Z, heads), mixed)
     return mixed
 
 
@@ -133,9 +133,21 @@ def gram(pattern: Pattern) -> Tensor:
     return torch.bmm(R.mT, R, out=pattern.scratch.take("R^T R", shape, R))
 
 
-def _by_channels(pattern: Pattern, rows: Tensor) -> Tensor:
-    """|Pi_2 P z|_F over the rows z of (size, r, n), (size,)."""
-    return torch.linalg.vector_norm(pattern.centre(pattern.image(rows)), dim=(-2, -1), dtype=torch.float64)
+def _by_channels(pattern: Pattern, Z: Tensor, heads: int) -> Tensor:
+    """|Pi_2 P Z|_F for tokens Z (samples, n, d), (size,), by all rows of P Z."""
+    if pattern.tiles is not None:
+        moved = pattern.centre(pattern.image(Z.mT.repeat_interleave(heads, 0)))
+        return torch.linalg.vector_norm(moved, dim=(-2, -1), dtype=torch.float64)
+    share = (pattern.received / pattern.count()).unflatten(0, (-1, heads))
+    mean = (share @ Z.double()).to(Z.dtype)[..., None, :]  # the mean row of P Z
+    squares = torch.zeros(pattern.size, dtype=torch.float64, device=Z.device)
+    for cut, P in pattern.blocks():
+        rows = torch.bmm(P.unflatten(0, (-1, heads)).flatten(1, 2), Z).unflatten(1, (heads, -1))
+        rows = rows.sub_(mean).flatten(0, 1)
+        if pattern.mask is not None:
+            rows.masked_fill_(~pattern.mask[:, cut, None], 0.0)
+        squares += torch.linalg.vector_norm(rows, dim=(-2, -1)).double().square()
+    return squares.sqrt()
 
 
 def _parts(X: Tensor, P: Tensor, mask: Tensor | None, where: str) -> tuple[Pattern, tuple[int, ...], Tensor]:

@@ -136,10 +136,11 @@ class Pattern:
         return torch.where(keep, U - mean, 0.0)
 
     def image(self, V: Tensor) -> Tensor:
-        """P v for the rows v of V, (size, r, m) -> (size, r, n). As rows: a narrow V on the right is read slowly."""
+        """P v for the rows v of V, (size, r, m) -> (size, r, n). """
         if self.tiles is not None:
             return self.tiles.image(V)
-        parts = [V @ P.mT for _, P in self.blocks()]
+        V = V.mT.contiguous()  # that P is read row by row
+        parts = [torch.matmul(P, V).mT for _, P in self.blocks()]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
     def pulled(self, U: Tensor) -> Tensor:

@@ -10,10 +10,11 @@ from depthscope.errors import ShapeError
 from depthscope.metrics.bracket import Bracket, spectral_bracket
 from depthscope.metrics.eigenvectors import radius_by_eigenvectors
 from depthscope.metrics.gram_powers import largest_by_gram
-from depthscope.metrics.krylov import finite, largest_singular_value, spectral_radius
+from depthscope.metrics.krylov import finite, largest_singular_value
 from depthscope.metrics.largest_eigenvalue import largest_modulus
 from depthscope.metrics.mixing import centred_rows, gram, in_one
 from depthscope.metrics.pattern import Pattern, pattern_of
+from depthscope.metrics.power_space import radius_by_powers
 from depthscope.metrics.reduced import reduced
 from depthscope.metrics.thin_powers import thin_bracket
 from depthscope.registry import metric
@@ -73,7 +74,7 @@ def lambda_2_of(pattern: Pattern, whole: int = IN_SCANS) -> Estimate:
     """|lambda_2| and how far it may be off for one part of a pattern, (size,) each."""
     if pattern.sink:
         few = pattern.n <= ALONE
-        return _of_open_rows(pattern) if few else spectral_radius(pattern, LAMBDA_TOLERANCE)
+        return _of_open_rows(pattern) if few else radius_by_powers(pattern, LAMBDA_TOLERANCE)
     if pattern.is_triangular():
         # The eigenvalues of a triangular P are its diagonal; the first token sees itself alone, which is the 1.
         diagonal = pattern.diagonal().double()
@@ -85,7 +86,7 @@ def lambda_2_of(pattern: Pattern, whole: int = IN_SCANS) -> Estimate:
         return value, _renormalised(pattern)
     if pattern.n <= whole:
         return _by_powers(pattern)
-    return _by_thin_powers(pattern) if pattern.n <= FEW else spectral_radius(pattern, LAMBDA_TOLERANCE)
+    return _by_thin_powers(pattern) if pattern.n <= FEW else radius_by_powers(pattern, LAMBDA_TOLERANCE)
 
 
 def _of_open_rows(pattern: Pattern) -> Estimate:
