@@ -20,7 +20,7 @@ def largest_singular_value(pattern: Pattern, tolerance: float) -> tuple[Tensor, 
     most = _most(pattern.m)
     V, NV = (_space(pattern, pattern.m, most) for _ in range(2))  # basis, and A^T A basis, one vector a row
     AV = _space(pattern, pattern.n, most)
-    V[:, :WIDTH] = _start(pattern, pattern.m)
+    V[:, :WIDTH] = start(pattern, pattern.m)
     value = bad = torch.zeros(0)
     for passes in range(1, most + 1):
         old, new = slice(0, passes * WIDTH), slice((passes - 1) * WIDTH, passes * WIDTH)
@@ -70,7 +70,7 @@ def spectral_radius(pattern: Pattern, tolerance: float) -> tuple[Tensor, Tensor]
     """
     most = _most(pattern.n - 1)
     V, AV = (_space(pattern, pattern.n, most) for _ in range(2))
-    V[:, :WIDTH] = _start(pattern, pattern.n)
+    V[:, :WIDTH] = start(pattern, pattern.n)
     value = residual = bad = H = torch.zeros(0)
     for passes in range(1, most + 1):
         old, new = slice(0, passes * WIDTH), slice((passes - 1) * WIDTH, passes * WIDTH)
@@ -139,12 +139,12 @@ def _space(pattern: Pattern, length: int, most: int) -> Tensor:
     return torch.empty(pattern.size, most * WIDTH, length, dtype=like.dtype, device=like.device)
 
 
-def _start(pattern: Pattern, length: int) -> Tensor:
+def start(pattern: Pattern, length: int) -> Tensor:
     """Orthonormal random rows beside the constant one, (size, WIDTH, length)."""
     V = torch.randn(WIDTH, length, generator=torch.Generator().manual_seed(0)).to(pattern.like)
-    V = V.expand(pattern.size, WIDTH, length)
-    V = pattern.centre(V) if pattern.n == pattern.m else V - V.mean(-1, keepdim=True)
-    return torch.linalg.qr(V.mT).Q.mT
+    if pattern.mask is None or pattern.n != pattern.m:  # the same for all heads
+        return torch.linalg.qr((V - V.mean(-1, keepdim=True)).mT).Q.mT.expand(pattern.size, WIDTH, length)
+    return torch.linalg.qr(pattern.centre(V.expand(pattern.size, WIDTH, length)).mT).Q.mT
 
 
 def _next(W: Tensor, Q: Tensor) -> Tensor:

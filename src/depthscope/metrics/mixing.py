@@ -93,23 +93,20 @@ def _mu_1(pattern: Pattern, mixed: Mixed) -> Tensor:
 def _mixed_size(pattern: Pattern, Z: Tensor, heads: int) -> Tensor:
     """|Pi_2 P Z|_F for tokens Z (samples, n, d), (size,), float64.
 
-    With more channels than tokens by their inner products G = Z Z^T, |R Z|_F^2 = <R, R G> for R = Pi_2 P: n instead
-    of d products with P. Rounding counts against |R|_F^2 tr G there, so heads with far less take the long way.
+    With more channels than tokens by their inner products G = Z Z^T, |R Z|_F^2 = <R^T R, G> for R = Pi_2 P, which delta
+    asks for too. Rounding counts against |R|_F^2 tr G there, so heads with far less take the long way.
     """
     n, d = Z.shape[-2:]
     if d <= n or pattern.size * n * n > HELD:
-        return _by_channels(pattern, Z.mT.repeat_interleave(heads, 0))
-    R, G = centred_rows(pattern), Z @ Z.mT
-    R_G = pattern.scratch.take("R G", tuple(R.shape), R).unflatten(0, (-1, heads))
-    torch.matmul(R.unflatten(0, (-1, heads)), G[:, None], out=R_G)
-    R, R_G = R.flatten(1), R_G.flatten(2).flatten(0, 1)
-    squares = torch.linalg.vecdot(R, R_G).double()
+        return _by_channels(pattern, Z, heads)
+    N, G = pattern.once(gram), Z @ Z.mT
     energy = G.diagonal(dim1=-2, dim2=-1).sum(-1).repeat_interleave(heads)
-    size = torch.linalg.vector_norm(R, dim=-1).double().square()
+    squares = torch.linalg.vecdot(N.unflatten(0, (-1, heads)).flatten(-2), G.flatten(-2)[:, None]).double().flatten()
+    size = N.diagonal(dim1=-2, dim2=-1).sum(-1).double()
     rounded = squares < ROUNDED * energy * size
     mixed = squares.clamp_min(0.0).sqrt()
     if rounded.any():
-        mixed = torch.where(rounded, _by_channels(pattern, Z.mT.repeat_interleave(heads, 0)), mixed)
+        mixed = torch.where(rounded, _by_channels(pattern, Z, heads), mixed)
     return mixed
 
 
@@ -129,9 +126,28 @@ def centred_rows(pattern: Pattern) -> Tensor:
     return R if pattern.mask is None else R.masked_fill_(~pattern.mask[..., None], 0.0)
 
 
-def _by_channels(pattern: Pattern, rows: Tensor) -> Tensor:
-    """|Pi_2 P z|_F over the rows z of (size, r, n), (size,)."""
-    return torch.linalg.vector_norm(pattern.centre(pattern.image(rows)), dim=(-2, -1), dtype=torch.float64)
+def gram(pattern: Pattern) -> Tensor:
+    """R^T R for R = Pi_2 P, (size, m, m), of few tokens."""
+    R = pattern.once(centred_rows)
+    shape = (pattern.size, pattern.m, pattern.m)
+    return torch.bmm(R.mT, R, out=pattern.scratch.take("R^T R", shape, R))
+
+
+def _by_channels(pattern: Pattern, Z: Tensor, heads: int) -> Tensor:
+    """|Pi_2 P Z|_F for tokens Z (samples, n, d), (size,), by all rows of P Z."""
+    if pattern.tiles is not None:
+        moved = pattern.centre(pattern.image(Z.mT.repeat_interleave(heads, 0)))
+        return torch.linalg.vector_norm(moved, dim=(-2, -1), dtype=torch.float64)
+    share = (pattern.received / pattern.count()).unflatten(0, (-1, heads))
+    mean = (share @ Z.double()).to(Z.dtype)[..., None, :]  # the mean row of P Z
+    squares = torch.zeros(pattern.size, dtype=torch.float64, device=Z.device)
+    for cut, P in pattern.blocks():
+        rows = torch.bmm(P.unflatten(0, (-1, heads)).flatten(1, 2), Z).unflatten(1, (heads, -1))
+        rows = rows.sub_(mean).flatten(0, 1)
+        if pattern.mask is not None:
+            rows.masked_fill_(~pattern.mask[:, cut, None], 0.0)
+        squares += torch.linalg.vector_norm(rows, dim=(-2, -1)).double().square()
+    return squares.sqrt()
 
 
 def _parts(X: Tensor, P: Tensor, mask: Tensor | None, where: str) -> tuple[Pattern, tuple[int, ...], Tensor]:

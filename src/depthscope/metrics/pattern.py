@@ -7,7 +7,7 @@ of rows, anew from q and k for every product, so that no n x n tensor ever exist
 import math
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ HELD = 1 << 22  # elements of P kept at a time, 16 MiB in float32: larger pieces
 PIECE = 1 << 19  # elements of small P measured at a time: enough for few calls, and not far from the cache
 ENOUGH = 16  # heads, from which on more in one piece save no calls worth having
 
-
+Made = TypeVar("Made")
 Rows = Callable[[int, int, int, int, Scratch], Tensor]  # (batch from, to, row from, to) -> (b, rows, m)
 
 
@@ -52,6 +52,13 @@ class Pattern:
         self.leak = 0.0  # largest share of a row that falls on padding; taken out by renormalising
         self._whole: Tensor | None = None
         self.mixed: Any = None  # the tokens it was last asked about, kept for the next question
+        self._made: dict[Callable[[Pattern], Any], Any] = {}
+
+    def once(self, make: "Callable[[Pattern], Made]") -> "Made":
+        """make(self), computed at the first call and kept: what several metrics share."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        return self._made[make]
 
     def pieces(self) -> Iterator["Pattern"]:
         """Split into whole samples, or heads of one sample, so that each part's P may be held where one head's can."""
@@ -129,10 +136,11 @@ class Pattern:
         return torch.where(keep, U - mean, 0.0)
 
     def image(self, V: Tensor) -> Tensor:
-        """P v for the rows v of V, (size, r, m) -> (size, r, n). As rows: a narrow V on the right is read slowly."""
+        """P v for the rows v of V, (size, r, m) -> (size, r, n). """
         if self.tiles is not None:
             return self.tiles.image(V)
-        parts = [V @ P.mT for _, P in self.blocks()]
+        V = V.mT.contiguous()  # that P is read row by row
+        parts = [torch.matmul(P, V).mT for _, P in self.blocks()]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
     def pulled(self, U: Tensor) -> Tensor:

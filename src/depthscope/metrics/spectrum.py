@@ -10,10 +10,11 @@ from depthscope.errors import ShapeError
 from depthscope.metrics.bracket import Bracket, spectral_bracket
 from depthscope.metrics.eigenvectors import radius_by_eigenvectors
 from depthscope.metrics.gram_powers import largest_by_gram
-from depthscope.metrics.krylov import finite, largest_singular_value, spectral_radius
+from depthscope.metrics.krylov import finite, largest_singular_value
 from depthscope.metrics.largest_eigenvalue import largest_modulus
-from depthscope.metrics.mixing import centred_rows, in_one
+from depthscope.metrics.mixing import centred_rows, gram, in_one
 from depthscope.metrics.pattern import Pattern, pattern_of
+from depthscope.metrics.power_space import radius_by_powers
 from depthscope.metrics.reduced import reduced
 from depthscope.metrics.thin_powers import thin_bracket
 from depthscope.registry import metric
@@ -62,9 +63,10 @@ def _renormalised(pattern: Pattern) -> Tensor:
 
 def _delta_by_gram(pattern: Pattern) -> Estimate:
     """delta_of in the precision of P, by powers of a Gram matrix."""
-    A = centred_rows(pattern)
+    A = pattern.once(centred_rows)
+    A, N = (A, pattern.once(gram)) if pattern.n >= pattern.m else (A.mT, torch.bmm(A, A.mT))
     most = pattern.received.amax(-1).sqrt()  # |Pi_2 P|_2^2 <= |P|_2^2 <= |P|_1 |P|_inf
-    value, error = largest_by_gram(A, most, DELTA_TOLERANCE)
+    value, error = largest_by_gram(A, N, most, DELTA_TOLERANCE, pattern.scratch)
     return value, error + 4 * torch.finfo(A.dtype).eps * pattern.size_of_rows()
 
 
@@ -72,7 +74,7 @@ def lambda_2_of(pattern: Pattern, whole: int = IN_SCANS) -> Estimate:
     """|lambda_2| and how far it may be off for one part of a pattern, (size,) each."""
     if pattern.sink:
         few = pattern.n <= ALONE
-        return _of_open_rows(pattern) if few else spectral_radius(pattern, LAMBDA_TOLERANCE)
+        return _of_open_rows(pattern) if few else radius_by_powers(pattern, LAMBDA_TOLERANCE)
     if pattern.is_triangular():
         # The eigenvalues of a triangular P are its diagonal; the first token sees itself alone, which is the 1.
         diagonal = pattern.diagonal().double()
@@ -84,7 +86,7 @@ def lambda_2_of(pattern: Pattern, whole: int = IN_SCANS) -> Estimate:
         return value, _renormalised(pattern)
     if pattern.n <= whole:
         return _by_powers(pattern)
-    return _by_thin_powers(pattern) if pattern.n <= FEW else spectral_radius(pattern, LAMBDA_TOLERANCE)
+    return _by_thin_powers(pattern) if pattern.n <= FEW else radius_by_powers(pattern, LAMBDA_TOLERANCE)
 
 
 def _of_open_rows(pattern: Pattern) -> Estimate:
@@ -124,7 +126,7 @@ def _by_thin_powers(pattern: Pattern) -> Estimate:
     P = in_one(pattern)
     sums = P.sum(-1)
     off = torch.where(sums > 0, sums - 1, 0.0).abs().amax(-1).double()  # narrow rows do not quite sum to 1
-    found = thin_bracket(centred_rows(pattern), tolerance=DOUBTFUL, floor=SMALL)
+    found = thin_bracket(pattern.once(centred_rows), tolerance=DOUBTFUL, floor=SMALL, scratch=pattern.scratch)
     noise = torch.finfo(P.dtype).eps * pattern.size_of_rows()
     value, error = found.value.clamp_max(1.0), found.error + noise + 2 * off
     bad = ~P.sum((-2, -1)).isfinite()

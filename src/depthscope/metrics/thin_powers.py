@@ -1,8 +1,8 @@
 """Two numbers that the spectral radius of A = Pi_2 P lies between, from a thin product that stands for a power of A.
 
-High powers have few directions left:   A^K = c (Q^T W + E),   Q, W (THIN, n).
-E, with the rounding on the way to Q and W, is measured on random vectors: g A^K by K / 2 products with A^2, in the
-precision of P. Powers of Q^T W cost next to nothing, (Q^T W)^j = Q^T M^(j-1) W with M = W Q^T, and bound the radius
+High powers have few directions left:   A^K = c (W^T Q + E),   Q, W (THIN, n).
+E, with the rounding on the way to Q and W, is measured on random vectors: g A^K by K / 4 products with A^4, in the
+precision of P. Powers of W^T Q cost next to nothing, (W^T Q)^j = W^T M^(j-1) Q with M = Q W^T, and bound the radius
 from both sides as in bracket.py. What rounding could do at worst is ten thousand times what it does, and would bound
 nothing.
 """
@@ -15,37 +15,35 @@ from torch import Tensor
 
 from depthscope.metrics.bracket import Bracket, by_trace
 from depthscope.metrics.gram_powers import TINY, unit
+from depthscope.metrics.scratch import Scratch
 
 THIN = 24  # rows of Q and W
 PROBES = 16  # random vectors
 LEAST = 1.45  # chi^2 with 16 degrees of freedom is below this once in a million
 WILD = 1.2  # |A^K|^(1/K) over the radius, from which on rounding of A might decide: float64 is asked
 FIRST, LAST = 32, 64  # K, doubled for the heads that are not known well enough
-BOUNDED = 6  # doublings of powers of Q^T W that bound the radius from both sides
-FURTHER = 6  # doublings that make the value better, which is known far better than it is bounded
+BOUNDED = 6  # doublings of powers of W^T Q that bound the radius from both sides
+FURTHER = 4  # doublings that make the value better, which is known far better than it is bounded
 
 
 class Work(NamedTuple):
-    """Heads on their way: A^2 and A^8 of size one, Y = G (A^K)^T, and g A^K of the probes g; logarithms of sizes."""
+    """Heads on their way: A^4 of size one, and g A^K of the random vectors g; logarithms of sizes."""
 
-    A_2: Tensor
-    log_2: Tensor
-    A_8: Tensor
-    log_8: Tensor
+    A_4: Tensor
+    log_4: Tensor
     Y: Tensor
-    probe: Tensor
-    log_probe: Tensor
+    log_Y: Tensor
 
     def of(self, heads: Tensor) -> "Work":
         return Work(*(part[heads] for part in self))
 
 
-def thin_bracket(A: Tensor, *, tolerance: float, floor: float) -> Bracket:
+def thin_bracket(A: Tensor, *, tolerance: float, floor: float, scratch: Scratch | None = None) -> Bracket:
     """A bracket of rho(A) for A (b, n, n).
 
     K is doubled where the error is above tolerance * max(value, floor). The bracket fails once in a million heads.
     """
-    work = _begin(A)
+    work = _begin(A, scratch or Scratch())
     high = torch.linalg.vector_norm(A, dim=(-2, -1)).double()
     found = Bracket(torch.zeros_like(high), high, torch.zeros_like(high))
     left = torch.arange(len(A), device=A.device)
@@ -66,48 +64,47 @@ def thin_bracket(A: Tensor, *, tolerance: float, floor: float) -> Bracket:
     return found
 
 
-def _begin(A: Tensor) -> Work:
-    b, n, _ = A.shape
-    A_2, log_2 = unit(torch.bmm(A, A))
-    A_4, size = unit(torch.bmm(A_2, A_2))
-    log_4 = 2 * log_2 + size
-    A_8, size = unit(torch.bmm(A_4, A_4))
-    G = _random(n, A)
-    Y, probe = G[:THIN].expand(b, THIN, n), G[THIN:].expand(b, PROBES, n)
-    return Work(A_2, log_2, A_8, 2 * log_4 + size, Y, probe, torch.zeros_like(log_2))
+def _begin(A: Tensor, scratch: Scratch) -> Work:
+    shape = tuple(A.shape)
+    A_2, log_2 = unit(torch.bmm(A, A, out=scratch.take("A^2", shape, A)))
+    A_4, size = unit(torch.bmm(A_2, A_2, out=scratch.take("A^4", shape, A)))
+    Y = _random(A.shape[-1], A).expand(len(A), -1, -1)
+    return Work(A_4, 2 * log_2 + size, Y, torch.zeros_like(log_2))
 
 
 def _further(work: Work, steps: int) -> Work:
-    """So many more factors of A in Y and in what becomes of the probes."""
-    Y, Z, log = work.Y, work.probe, work.log_probe
-    for _ in range(steps // 8):
-        Y, _ = unit(Y @ work.A_8.mT)
-        for _ in range(4):
-            Z = Z @ work.A_2
-        Z, size = unit(Z)
-        log = log + 4 * work.log_2 + size
-    return work._replace(Y=Y, probe=Z, log_probe=log)
+    """So many more factors of A in what becomes of the random vectors."""
+    Y, log = work.Y, work.log_Y + steps // 4 * work.log_4
+    for i in range(steps // 4):
+        Y = torch.bmm(Y, work.A_4)
+        if i % 2:
+            Y, size = unit(Y)
+            log = log + size
+    return work._replace(Y=Y, log_Y=log)
 
 
 def _of_power(work: Work, K: int) -> Bracket:
     """What A^K tells."""
-    n = work.A_8.shape[-1]
-    Y = torch.where(work.Y.isfinite().all(-1, keepdim=True), work.Y, 0.0)  # LAPACK refuses the others
+    n = work.A_4.shape[-1]
+    Y = work.Y[:, :THIN]
+    Y = torch.where(Y.isfinite().all(-1, keepdim=True), Y, 0.0)  # LAPACK refuses the others
     Q = torch.linalg.qr(Y.mT).Q.mT.contiguous()
-    W, log = Q, K // 8 * work.log_8
-    for _ in range(K // 8):
-        W, size = unit(W @ work.A_8)
-        log = log + size
-    G = _random(n, work.A_8)[THIN:]
-    missed = work.probe * (work.log_probe - log).exp()[:, None, None] - ((G @ Q.mT) @ W).double()  # g E
+    W, log = Q, K // 4 * work.log_4
+    for i in range(K // 4):
+        W = torch.bmm(W, work.A_4.mT)  # Q (A^K)^T
+        if i % 2:
+            W, size = unit(W)
+            log = log + size
+    G = _random(n, work.A_4)[THIN:]
+    missed = work.Y[:, THIN:] * (work.log_Y - log).exp()[:, None, None] - ((G @ W.mT) @ Q).double()  # g E
     e = torch.linalg.vector_norm(missed, dim=(-2, -1)) / math.sqrt(LEAST)
-    found = _of_thin(W.double() @ Q.double().mT, e, log / K, K, n)
+    found = _of_thin(Q.double() @ W.double().mT, e, log / K, K, n)
     wild = (log / K).exp() > WILD * found.value
     return Bracket(torch.where(wild, 0.0, found.low), torch.where(wild, torch.inf, found.high), found.value)
 
 
 def _of_thin(M: Tensor, e: Tensor, log: Tensor, K: int, n: int) -> Bracket:
-    """A bracket of rho(A) from A^K = exp(K log) (Q^T W + E), M = W Q^T, |W|_F = 1, |E|_F <= e."""
+    """A bracket of rho(A) from A^K = exp(K log) (W^T Q + E), M = Q W^T, |W|_F = 1, |E|_F <= e."""
     w = M.shape[-1]
     powers = torch.cat((torch.eye(w, dtype=M.dtype, device=M.device).expand_as(M), M), -2)  # M^(j-1) above M^j
     sizes, errors, traces = [torch.ones_like(e)], [e], [_trace(M)]
