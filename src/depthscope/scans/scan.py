@@ -30,6 +30,7 @@ from depthscope.scans.unseen import NOT_MEASURED, settled
 from depthscope.scans.weight_gradients import check_at_hand, weight_gradients
 from depthscope.traces.blocks import Found, blocks_in, candidates, find_blocks, none_found
 from depthscope.traces.cut_weights import IN_ONE, computes_in_parts, let_go_, shared_with
+from depthscope.traces.eagerly import eagerly
 from depthscope.traces.entry import enter, repeated_calls, run_model
 from depthscope.traces.head import vanished
 from depthscope.traces.inputs import Batch
@@ -282,7 +283,7 @@ class Settings:
         )
         with ExitStack() as stack:
             stack.enter_context(untouched(model))
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            stack.enter_context(eagerly())
             stack.enter_context(torch.inference_mode(False))  # inference tensors do not tell when they are written into
             stack.callback(recorder.states.remove_hooks)
             for fix in fixes:

@@ -190,7 +190,6 @@ class ValueProbe:
             for quiet in (untouched(model), evaluated(model), hooks_away(model), unwatched(), slow_path()):
                 stack.enter_context(quiet)
             stack.enter_context(torch.no_grad())
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
             args, kwargs = fresh(*_copied(self.args, self.kwargs, copies))
             stack.enter_context(Watcher(run))
             forward_of(model)(*args, **kwargs)
