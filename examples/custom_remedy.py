@@ -43,7 +43,7 @@ def main() -> None:
         else:
             with ds.fix_(model, remedy):
                 scan = ds.scan(model, tokens, attention=False)
-        print(f"{remedy!s:24} token diversity {float(scan['t_div'][-1]):.2g} at block 24: {scan.verdict.status}")
+        print(f"{remedy or 'no remedy'!s:24} token diversity {float(scan['t_div'][-1]):.2g} at block 24: {scan.verdict.status}")
     assert torch.equal(model(tokens), plain)  # every remedy is undone bit for bit
 
 

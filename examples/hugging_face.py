@@ -28,9 +28,9 @@ def main() -> None:
     for block in rate.argsort(descending=True)[:3].tolist():
         print(f"  block {block + 1:2}: diversity divided by {float(rate[block]):.2f}")
 
-    heads = scan.per_head("omega")  # (blocks, heads): what is left of the differences between tokens after mixing
+    heads = scan.per_head("delta")  # (blocks, heads): how much of a difference between tokens a head can pass on
     block, head = divmod(int(heads.argmin()), heads.shape[1])
-    print(f"the head that mixes most: head {head + 1} of block {block + 1}, omega {float(heads.min()):.2g}")
+    print(f"the head that mixes most: head {head + 1} of block {block + 1}, delta {float(heads.min()):.2g}")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ SHOWN = {  # words that the output must have, files that must be written
     "x_transformers_model": (("post-norm token diversity", "pre-norm  token diversity"), ()),
     "trainer_with_monitor": (("monitor", "alarms:\n  ", "collapsed"), ()),
     "forecast_sweep": (("post-norm ", "inf blocks", "DeepNorm"), ("forecast_sweep.png",)),
-    "custom_remedy": (("None ", "PushApart(by=0.6", "DeEscalate(tau=0.3", ": diverse"), ()),
+    "custom_remedy": (("no remedy ", "PushApart(by=0.6", "DeEscalate(tau=0.3", ": diverse"), ()),
 }
 ALLOWED = ("-W", "error", "-W", "ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # x-transformers' own
 

@@ -98,6 +98,18 @@ def test_nothing_is_imported_that_windows_has_not() -> None:
     )
 
 
+def test_no_link_of_the_readme_is_dead_on_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    from package import anywhere
+
+    links = re.findall(r"\]\(([^)\s]+)|^\[[^\]]+\]: (\S+)$", anywhere((ROOT / "README.md").read_text()), re.M)
+    targets = [first or second for first, second in links]
+    assert len(targets) > 20 and [one for one in targets if not one.startswith("https://")] == []
+    assert [one for one in targets if "/raw/" in one] == [f"{PROJECT['urls']['Homepage']}/raw/main/docs/demo.png"]
+    for one in targets:
+        assert (ROOT / one.partition("/main/")[2].partition("#")[0]).exists(), one
+
+
 @pytest.mark.long
 def test_wheel_and_sdist_are_whole_repeatable_and_work_alone(tmp_path: Path) -> None:
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

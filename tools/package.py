@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 import venv
 from pathlib import Path
 
@@ -46,10 +47,20 @@ def built(place: Path) -> list[Path]:
         (sources / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, sources / name)
         (sources / name).chmod(0o755 if os.access(ROOT / name, os.X_OK) else 0o644)
+    readme = sources / "README.md"
+    readme.write_text(anywhere(readme.read_text("utf-8")), "utf-8")
     _run(sys.executable, "-m", "build", "--outdir", str(out), str(sources))
     for sdist in out.glob("*.tar.gz"):
         repacked(sdist)
     return sorted(out.iterdir())
+
+
+def anywhere(readme: str) -> str:
+    """The README with whole addresses for its links: a package index shows it, and has none of the files beside it."""
+    home = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Homepage"]
+    there = r"(?=(?:docs/|[A-Z_]+\.(?:md|cff)\b))"
+    readme = re.sub(rf"(!\[[^\]]*\]\(){there}", rf"\g<1>{home}/raw/main/", readme)
+    return re.sub(rf"(\]\(|^\[[^\]]+\]: ){there}", rf"\g<1>{home}/blob/main/", readme, flags=re.M)
 
 
 def repacked(sdist: Path) -> None:

@@ -76,7 +76,7 @@ def markdown() -> str:
     lines = ["# Notation", "", "Generated from `src/depthscope/notation.py` by `make docs`.", ""]
     lines += ["| in the code | in the papers | meaning | shape | defined in |", "|---|---|---|---|---|"]
     for symbol in SYMBOLS:
-        tex = symbol.tex.replace("|", r"\vert ")
+        tex = symbol.tex.replace(r"\|", r"\Vert ").replace("|", r"\vert ")  # a bare | ends the cell of a table
         meaning = symbol.meaning.replace("|", r"\|")
         lines.append(f"| `{symbol.name}` | ${tex}$ | {meaning} | {symbol.shape} | {symbol.source} |")
     return "\n".join(lines)
