@@ -56,7 +56,10 @@ def test_the_error_is_small_where_directions_differ(kind):
 
 def test_what_is_known_before_bounds_where_all_directions_are_alike():
     A = of("all alike", 128, 128, torch.float32)
-    wide, narrow = largest_by_gram(A, gram(A), FREE, 0.02)[1], largest_by_gram(A, gram(A), torch.ones(3).double(), 0.02)[1]
+    wide, narrow = (
+        largest_by_gram(A, gram(A), FREE, 0.02)[1],
+        largest_by_gram(A, gram(A), torch.ones(3).double(), 0.02)[1],
+    )
     assert (narrow < 1e-5).all() and (wide > 0.01).any()
 
 

@@ -78,7 +78,8 @@ class AttentionReader:
             self._measure(self._pattern(seen, mask), seen.front, X, wanted, [numbers])
             return numbers
         P = self._pattern(seen, mask).held().reshape(*seen.front, seen.queries, seen.keys)
-        triangular = seen.causal or (seen.queries == seen.keys and not bool(P.triu(1).any()))
+        looks_ahead = numbers.causal is False or seen.queries != seen.keys  # else P itself is asked
+        triangular = bool(seen.causal) or not (looks_ahead or bool(P.triu(1).any()))
         token_shape = None if X is None else (X.shape, X.dtype)
         key = (seen.kind, P.shape, P.dtype, P.device, fits, seen.sink, triangular, token_shape)
         waiting = self._waiting[key]
@@ -109,12 +110,13 @@ class AttentionReader:
 
     def _together(self, key: Any, waiting: list[Waiting]) -> None:
         """Measure attentions of one shape as one."""
-        kind, sink = key[0], key[5]
+        kind, sink, triangular = key[0], key[5], key[6]
         P, X, mask = (
             None if parts[0] is None else torch.cat(parts)
             for parts in zip(*((one.P, one.X, one.mask) for one in waiting), strict=True)
         )
         pattern, batch = pattern_of(P, mask=mask, where="scan", trusted=True, scratch=self.scratch, sink=sink)
+        pattern.causal = triangular or None  # where one looks ahead, others may not
         self._measure(pattern, batch, X, self._told_by(kind), [one.numbers for one in waiting])
 
     def _measure(
