@@ -77,8 +77,7 @@ def _rank(chunk: Chunk) -> Tensor:
 
 def _participation(chunk: Chunk) -> Tensor:
     few = chunk.once(ordinary)
-    size = few.scaled_energies.centred.sqrt()
-    share = squared_gram(few.Pi_2_x / size.to(few.x.dtype)[:, None, None])  # fourth powers leave float32's range early
+    share = squared_gram(few.Pi_2_x, 1 / few.scaled_energies.centred.sqrt())
     most = (few.n - 1).clamp(1, few.x.shape[-1])
     return (1 / share.clamp_min(1e-9)).clamp(torch.ones_like(most), most)
 

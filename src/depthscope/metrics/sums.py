@@ -14,6 +14,7 @@ LEAST = 1 << 12  # numbers in a sample: a float64 copy of fewer costs less than 
 BLOCK = 1 << 17  # numbers that stay in the cache from one pass over them to the next
 SHORT = 64  # channels in one float32 sum of squares
 FEW = 32  # tokens in one float32 sum
+MANY_ROWS = 256  # of a symmetric matrix: a quarter of fewer would be a slow product
 
 
 def is_narrow(x: Tensor) -> bool:
@@ -80,16 +81,24 @@ def products(x: Tensor, v: Tensor) -> Tensor:
     return torch.bmm(v.to(x.dtype)[:, None], x.mT).squeeze(-2).double()  # x v would take three times as long
 
 
-def squared_gram(x: Tensor) -> Tensor:
-    """tr A^2 of A = x^T x, x (b, n, d): the squares of all x_i . x_j, or of all entries of A where these are fewer.
+def squared_gram(x: Tensor, scale: Tensor) -> Tensor:
+    """tr A^2 of A = s^2 x^T x, x (b, n, d), s (b,): squares of all x_i . x_j, or of A's entries where these are fewer.
 
-    (b,), float64. A symmetric matrix is computed in two strips, the second without its first half.
+    (b,), float64. Inner products are brought near one by a power of two before they are squared: fourth powers leave
+    float32's range early. A large symmetric matrix is computed in strips, each without what those above it have.
     """
     x = x if x.shape[-2] <= x.shape[-1] else x.mT
-    half = x.shape[-2] // 2
-    upper, lower = x[:, :half], x[:, half:]
-    inner = sum(_square(part @ part.mT) for part in (upper, lower))
-    return inner + 2 * _square(upper @ lower.mT)
+    n, exact = x.shape[-2], scale.square()
+    power = exact.log2().floor().exp2()
+    s = power.to(x.dtype)[:, None, None]
+    step = -(-n // (2 if n < MANY_ROWS else 4))
+    found = torch.zeros_like(scale)
+    for i in range(0, n, step):
+        G = (x[:, i : i + step] @ x[:, i:].mT).mul_(s)
+        found += _square(G[..., :step])
+        if i + step < n:
+            found += 2 * _square(G[..., step:])
+    return found * (exact / power).square()
 
 
 def _square(G: Tensor) -> Tensor:

@@ -14,10 +14,8 @@ from depthscope.metrics.room import Room
 from depthscope.registry import MetricFacts
 from depthscope.scans.state_numbers import Measured, StateNumbers, fetched
 
-SMALL = {True: CHUNK // 2, False: CHUNK // 8}  # whole? elements up to which a copy costs less than calls for one state
-
-
-MANY = 24  # states, from which on more together save no calls worth their memory
+SMALL = CHUNK // 2  # elements up to which a copy of a state costs less than calls for it alone
+MANY = 32  # states, from which on more together save no calls worth their memory
 
 
 class Tray:
@@ -60,13 +58,13 @@ class StateReader:
         numbers.whole = whole
         flat = tokens.detach().reshape(-1, *tokens.shape[-2:])
         size = flat.numel()
-        if size > SMALL[whole]:
+        if size > SMALL:
             self._measure(flat, [numbers], whole)
             return numbers
         key = (whole, flat.shape, flat.dtype, flat.device, fits)
         tray = self._trays.get(key)
         if tray is None:
-            tray = self._trays[key] = Tray(flat, min(MANY, max(1, 2 * SMALL[whole] // size)))
+            tray = self._trays[key] = Tray(flat, min(MANY, max(1, 2 * SMALL // size)))
         if tray.put(flat, numbers):
             self._empty(tray, whole)
         return numbers

@@ -23,8 +23,8 @@ class AfterBlocks:
         if not path:
             yield Watched(module, after=self._returns)
         elif inside:
-            self._owners |= {id(weight): path for weight in module._parameters.values() if weight is not None}
-        elif next(module.parameters(recurse=False), None) is not None:
+            self._owners.update((id(weight), path) for weight in module._parameters.values() if weight is not None)
+        elif any(weight is not None for weight in module._parameters.values()):
             yield Watched(module, before=self._before(path))
 
     def given_to_weights(self, weight: Any, value: Any) -> None:

@@ -18,11 +18,13 @@ def fixes_in(model: nn.Module) -> list[Any]:
     found = _owners(model)
     if any(fix.asleep for fix in found):  # it came with a copy: it takes all that are there with it
         found[0].wake_all(model)
-    return _owners(model)
+        found = _owners(model)
+    return found
 
 
 def _owners(model: nn.Module) -> list[Any]:
-    hooks = [hook for module in modules_in(model).values() for hook in module._forward_pre_hooks.values()]
+    hooked = [module._forward_pre_hooks for module in modules_in(model).values() if module._forward_pre_hooks]
+    hooks = [hook for hooks in hooked for hook in hooks.values()]
     owners = dict.fromkeys(getattr(hook, "depthscope_fix", None) for hook in hooks)
     return [owner for owner in owners if owner is not None]
 
