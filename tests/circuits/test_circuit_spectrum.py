@@ -216,7 +216,7 @@ def test_the_norm_of_the_feed_forward_network_is_none_of_attentions() -> None:
 
 
 def test_a_multiple_of_the_stream_is_refused() -> None:
-    with pytest.raises(HookError, match="block 0 hands it a multiple"):
+    with pytest.raises(HookError, match="block 0 gives it a multiple"):
         written("multiple")
 
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 
@@ -30,4 +31,6 @@ def _output(output: dict[str, Any]) -> list[str]:
 
 
 def _block(text: str) -> str:
-    return f"```text\n{text.rstrip()}\n```"
+    """Long lines, such as a verdict, are broken where a page would cut them off."""
+    lines = [part for line in text.rstrip().splitlines() for part in (wrap(line, 100) if len(line) > 130 else [line])]
+    return "```text\n" + "\n".join(lines) + "\n```"

@@ -69,7 +69,7 @@ class _Reader(StreamListener):
         if name == "attn_in":
             if not now.pre_norm and tokens is not now.stream:
                 raise HookError(
-                    f"attention must read the stream or a norm of it; block {now.block} hands it a multiple. "
+                    f"attention must read the stream or a norm of it; block {now.block} gives it a multiple. "
                     "Put that factor into the weights."
                 )
             if seen.read is None:

@@ -218,6 +218,6 @@ def _drops(drops: int | None, count: int) -> int:
 def _refuse_fixes(model: nn.Module) -> None:
     if fixes_in(model):
         raise UsageError(
-            "the model must be plain, because a remedy in a block that is skipped cannot act; it has "
+            "the model must have no remedy, because a remedy in a skipped block cannot act; it has "
             f"{', '.join(map(repr, fixes_in(model)))}. Undo it first: handle.undo()."
         )

@@ -116,7 +116,7 @@ def _on_this_split(comparison: Comparison) -> str:
 def _difference(one: Any, comparison: Comparison) -> str:
     count, seeds = one.test.count, len(comparison.seeds)
     if count < FEWEST:
-        return f"{one.better} and {one.worse}: nothing can be said, only {count} of {seeds} seeds were done by both."
+        return f"{one.better} and {one.worse}: no comparison, because only {count} of {seeds} seeds were finished by both."
     score = comparison.score
     by = score.difference(abs(one.test.mean), one.test.spread)
     flips = "" if math.isnan(one.test.p_flip) else f"; sign flips {one.test.p_flip:.2g}"
@@ -191,7 +191,7 @@ def _caveat(comparison: Comparison, lane: Lane) -> list[str]:
     usual, score = _before_caveat(comparison, lane), comparison.score
     name, slow, fast = lane.arm.name.partition("@")[0], lane.mean("test", score.name), usual.mean("test", score.name)
     if math.isnan(slow) or math.isnan(fast):
-        return [f"{name} at {CAVEAT} ({rate_words(lane.lr)}): there is nothing to compare, no run was done."]
+        return [f"{name} at {CAVEAT} ({rate_words(lane.lr)}): nothing to compare, because no run finished."]
     reached = f"reaches {score.words(slow)}, at {rate_words(usual.lr)} {score.words(fast)}"
     here = f"{name} at {CAVEAT} ({rate_words(lane.lr)}) {reached}: "
     lost_slow, lost_fast = (score.nothing_learned(value, comparison.facts) for value in (slow, fast))

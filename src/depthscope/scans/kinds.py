@@ -21,12 +21,12 @@ def kind_notes(reading: Reading) -> list[str]:
         )
     if any(a.sink for a in shown):
         notes.append(
-            "attention has a sink that is no token: rows sum to less than one, and are measured so, not renormalised"
+            "attention has a sink that is no token: rows sum to less than one and are measured as they are"
         )
     crossing = [a for a in reading.mixers() if a.kind == "cross"]
     entropies = [v for a in crossing if a.numbers for row in a.numbers.values.get("attention_entropy", []) for v in row]
     if crossing:
-        said = f", with {float(float64(entropies).mean()):.2f} nats of entropy in the mean" if entropies else ""
+        said = f", with {float(float64(entropies).mean()):.2f} nats of entropy on average" if entropies else ""
         notes.append(
             f"attention to other tokens (of another stream, or fewer) was seen {len(crossing)} times{said}; it has no "
             "delta and no lambda_2, and heads are those of self-attention"
