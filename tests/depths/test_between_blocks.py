@@ -3,7 +3,7 @@
 import copy
 
 import torch
-from tiny import WIDTH, WORDS, Attention, Network, ids, lively
+from small_families import WIDTH, WORDS, Attention, Network, ids, lively
 from torch import Tensor, nn
 
 import depthscope as ds
