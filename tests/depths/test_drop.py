@@ -1,6 +1,7 @@
 """drop_: what is saved is read by plain transformers and computes the same; what cannot be is refused, unharmed."""
 
 import copy
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,60 @@ def test_a_failure_while_saving_leaves_the_model_whole(tmp_path: Path, monkeypat
     assert len(tiny.blocks) == tiny.model.config.num_hidden_layers == 4
     assert [block.self_attn.layer_idx for block in tiny.blocks] == [0, 1, 2, 3]
     assert torch.equal(tiny.model(words).logits, before) and list(tmp_path.iterdir()) == []
+
+
+class Words(nn.Module):
+    """Not repeated: what comes before the blocks of a Sequential."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(61, 16)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.table(words)
+
+
+def layers(count: int) -> list[nn.Module]:
+    return [nn.TransformerEncoderLayer(16, 4, 24, dropout=0.0, batch_first=True) for _ in range(count)]
+
+
+def test_what_else_a_sequential_holds_stays() -> None:
+    """Block 1 is the first block, not the first entry."""
+    blocks = layers(4)
+    model = nn.Sequential(Words(), *blocks, nn.LayerNorm(16), nn.Linear(16, 61)).eval()
+    first, *_, norm, head = model
+    truth = nn.Sequential(first, blocks[1], blocks[3], norm, head)(ids())
+    ds.drop_(model, [1, 3], among="[1-4]")
+    assert list(model) == [first, blocks[1], blocks[3], norm, head]
+    assert torch.equal(model(ids()), truth)
+
+
+def test_blocks_may_have_names() -> None:
+    blocks = layers(3)
+    model = nn.Sequential(OrderedDict(zip(("low", "middle", "high"), blocks, strict=True))).eval()
+    ds.drop_(nn.Sequential(Words(), model), 2, among="1.*")
+    assert dict(model.named_children()) == {"low": blocks[0], "high": blocks[2]}
+
+
+@over("kind", ["parameter", "list"])
+def test_what_counts_blocks_beside_the_list_is_refused(kind: str) -> None:
+    """One scalar or one norm for each block: those that are left would get another's."""
+    model = nn.TransformerEncoder(layers(1)[0], 4, enable_nested_tensor=False)
+    scalars = nn.Parameter(torch.ones(4))
+    model.beside = scalars if kind == "parameter" else nn.ModuleList(nn.LayerNorm(16) for _ in range(4))
+    with pytest.raises(UsageError, match="'beside' of TransformerEncoder has 4 entries"):
+        ds.drop_(model, 2)
+    assert len(model.layers) == 4
+
+
+def test_a_folder_of_the_user_is_never_touched(tmp_path: Path) -> None:
+    mine = tmp_path / "part-of-small" / "notes.txt"
+    mine.parent.mkdir()
+    mine.write_text("kept")
+    ds.drop_(llama().model, 2, save=tmp_path / "small")
+    assert mine.read_text() == "kept"
+    assert {p.name for p in tmp_path.iterdir()} == {"small", "part-of-small"}
+    assert (tmp_path / "small").stat().st_mode & 0o777 == mine.parent.stat().st_mode & 0o777
 
 
 def test_a_fixed_model_is_refused() -> None:

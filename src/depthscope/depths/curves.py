@@ -14,7 +14,7 @@ from torch import Tensor
 
 from depthscope.circuits.subject import Subject
 from depthscope.depths.losses import Loss
-from depthscope.depths.replay import Plan, Replay
+from depthscope.depths.replay import Replay
 
 Told = Callable[[str], None]
 
@@ -46,8 +46,8 @@ def from_the_end(depth: int, count: int) -> list[tuple[int, ...]]:
     return [tuple(range(depth - k, depth)) for k in range(1, count + 1)]
 
 
-def greedy(subjects: Sequence[Subject], loss: Loss, first: int, count: int, told: Told) -> list[tuple[int, ...]]:
-    """Blocks chosen by the measured loss, one after another.
+def greedy(subjects: Sequence[Subject], judge: "Judge", first: int, count: int, told: Told) -> list[tuple[int, ...]]:
+    """Blocks chosen by the loss that the judge measures, one after another, on subjects that he does not judge.
 
     first: the block of least price, which is known. At every step a batch is stored anew without what is gone, so that
     the next candidates reuse the longest prefix.
@@ -58,12 +58,12 @@ def greedy(subjects: Sequence[Subject], loss: Loss, first: int, count: int, told
     while len(gone) < count:
         total = torch.zeros(depth, dtype=torch.float64)
         for subject in subjects:
-            replay = Replay(subject)
+            replay = Replay(subject, reuse=judge.reuse)
             replay.store()
             replay.store(replay.without(*gone))
             for at in (at for at in range(depth) if at not in gone):
                 told(f"without blocks {', '.join(str(g + 1) for g in gone)} and {at + 1}")
-                items = loss.of(replay.run(replay.without(*gone, at)), subject)
+                items = judge.loss.of(replay.run(replay.without(*gone, at)), subject)
                 total[at] += items.sum()
         total[gone] = torch.inf
         gone.append(int(total.nan_to_num(torch.inf).argmin()))
@@ -72,10 +72,10 @@ def greedy(subjects: Sequence[Subject], loss: Loss, first: int, count: int, told
 
 
 class Judge:
-    """The loss of a model without some blocks, on held-out inputs; every set is measured once."""
+    """The loss of a model without some blocks, on held-out inputs; every set is measured once. reuse: see Replay."""
 
-    def __init__(self, subjects: Sequence[Subject], loss: Loss) -> None:
-        self.subjects, self.loss = subjects, loss
+    def __init__(self, subjects: Sequence[Subject], loss: Loss, *, reuse: bool) -> None:
+        self.subjects, self.loss, self.reuse = subjects, loss, reuse
         self._known: dict[tuple[int, ...], float] = {}
 
     def measure(self, sets: Sequence[tuple[int, ...]], told: Told) -> None:
@@ -85,15 +85,12 @@ class Judge:
             return
         items: dict[tuple[int, ...], list[Tensor]] = {one: [] for one in new}
         for subject in self.subjects:
-            replay = Replay(subject)
+            replay = Replay(subject, reuse=self.reuse)
             replay.store()
             for gone in new:
                 told(f"held-out loss without {len(gone)} blocks")
-                items[gone].append(self.loss.of(replay.run(self._plan(replay, gone)), subject))
+                items[gone].append(self.loss.of(replay.run(replay.without(*gone)), subject))
         self._known |= {gone: float(torch.cat(found).mean()) for gone, found in items.items()}
-
-    def _plan(self, replay: Replay, gone: tuple[int, ...]) -> Plan:
-        return replay.without(*gone)
 
     def __getitem__(self, gone: tuple[int, ...]) -> float:
         return self._known[gone]

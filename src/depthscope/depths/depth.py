@@ -84,12 +84,12 @@ def depth(
     curves: list[Curve] = []
     removal = None
     if found.loss is not None and found.prices is not None:
-        judge = Judge(judging, found.loss)
+        judge = Judge(judging, found.loss, reuse=found.reuse)
         notes += [same] if same and "curves" in wanted else []
         skip = found.prices.skip
         if "curves" in wanted and count > 1:
             chosen = {
-                "greedy": greedy(choosing, found.loss, int(skip.nan_to_num(torch.inf).argmin()), drops, told),
+                "greedy": greedy(choosing, judge, int(skip.nan_to_num(torch.inf).argmin()), drops, told),
                 "influence": by_influence(rest.means().influence, drops),
                 "contiguous": contiguous(rest.means().angular, drops),
                 "last": from_the_end(count, drops),
@@ -124,6 +124,7 @@ class _Found:
         told: Callable[[str], None],
     ) -> None:
         self.subjects, self.wanted, self.asked, self.score, self.told = subjects, wanted, asked, score, told
+        self.reuse = True
         self.loss: Loss | None = None
         self.lens: Lens | None = None
         self.prices: Prices | None = None
@@ -135,12 +136,13 @@ class _Found:
         seen = LensSums.empty(depth + 1)
         work = classes = 0
         for i, subject in enumerate(self.subjects):
-            replay = Replay(subject)
+            replay = Replay(subject, reuse=self.reuse)
             with watched_heads(subject.model, list(replay.places)) as made:
                 base = replay.store()
                 final = logits_in(base)
-                head = made.get(id(final))
+                head = made.find(final)
             if i == 0:
+                self.reuse = replay.reuse = replay.answers_suffice()
                 self.loss, why = loss_for(subject, base, self.asked)
                 self.notes += [] if self.loss is not None else [MISSING.format(why)]
             if "prices" in self.wanted and self.loss is not None:
@@ -150,7 +152,8 @@ class _Found:
                     add_swaps(replay, sums, self.loss, self.told)
                 if "parts" in self.wanted:
                     add_parts(replay, sums, self.loss, self.told)
-            if "lens" in self.wanted and final is not None and (head is not None or not torch.is_tensor(base)):
+            is_said = head is not None or not torch.is_tensor(base) or (self.loss is not None and self.loss.by_token)
+            if "lens" in self.wanted and final is not None and is_said:
                 self.told("the lens: final norm and head after every block")
                 classes = final.shape[-1]
                 add_lens(replay, seen, head, final, self.loss)
@@ -182,7 +185,7 @@ def _removal(judge: Judge, skip: torch.Tensor, tolerance: float, told: Callable[
     if len(gone) >= len(skip):
         return None
     judge.measure([(), gone], told)
-    replay = Replay(judge.subjects[0])
+    replay = Replay(judge.subjects[0], reuse=judge.reuse)
     replay.store()
     told("the time of a pass")
     plans = (replay.whole, replay.without(*gone))

@@ -1,8 +1,8 @@
 """drop_: blocks are removed from a model for good, and what its family keeps by number is numbered anew."""
 
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -54,21 +54,27 @@ def _numbering(model: nn.Module, blocks: list[int], among: str | None) -> Number
             "use. Drop blocks of a model that has one stack; ds.depth prices those of both, by stream=."
         )
     found = _list_of(model, enter(model, blocks=among).names(), name)
-    depth = len(found.modules)
+    depth = len(found.names)
     wrong = [b for b in blocks if isinstance(b, bool) or not isinstance(b, int) or not 1 <= b <= depth]
     if wrong or not blocks or len({*blocks}) < len(blocks):
         said = f"got {wrong[0]!r}" if wrong else f"got {blocks}"
         raise UsageError(f"blocks must be different numbers from 1 to {depth}, as in scans; {said}. Name some of them.")
     if len(blocks) == depth:
         raise UsageError(f"at least one block must be left; got all {depth}. Leave some out.")
-    return Numbering(model, found.path, tuple(block - 1 for block in blocks))
+    numbering = Numbering(model, found.path, found.names, tuple(block - 1 for block in blocks))
+    if (beside := numbering.beside()) is not None:
+        raise UsageError(
+            f"all that belongs to a block must be in it; {beside!r} of {name} has {depth} entries, as many as it has "
+            "blocks, and would not fit those that are left. Make its entries parts of the blocks."
+        )
+    return numbering
 
 
 class _List:
-    """The list that the blocks stand in, and its path."""
+    """The list that the blocks stand in: its path, and their names in it."""
 
-    def __init__(self, path: str, modules: list[nn.Module]) -> None:
-        self.path, self.modules = path, modules
+    def __init__(self, path: str, names: list[str]) -> None:
+        self.path, self.names = path, names
 
 
 def _list_of(model: nn.Module, paths: list[str], name: str) -> _List:
@@ -83,14 +89,22 @@ def _list_of(model: nn.Module, paths: list[str], name: str) -> _List:
     modules = list(home)
     said = getattr(getattr(model, "config", None), "num_hidden_layers", None)
     shared = len({id(module) for module in modules}) < len(modules)
-    if shared or (isinstance(said, int) and said != len(modules)):
+    if shared or (isinstance(said, int) and said != len(paths)):
         calls = said if isinstance(said, int) else len(modules)
         raise UsageError(
             f"every block must have weights of its own to be removed; {name} calls {len({*map(id, modules)})} modules "
             f"{calls} times (shared blocks, as ALBERT's). ds.depth prices single calls; to run fewer of them, set "
             "config.num_hidden_layers yourself."
         )
-    return _List(path, modules)
+    found = {path.rpartition(".")[2] for path in paths}
+    names = [name for name in home._modules if name in found]  # in the order in which they run
+    others = [name for name in home._modules if name not in found]
+    if others and isinstance(home, nn.ModuleList):
+        raise UsageError(
+            f"every entry of the list must be a block; of {path or name} of {name}, {', '.join(others[:4])} are none. "
+            'Put the parts of a block into one module, or name them all: among="layers.*".'
+        )
+    return _List(path, names)
 
 
 def _check_folder(model: nn.Module, folder: str | Path | None) -> None:
@@ -107,12 +121,13 @@ def _check_folder(model: nn.Module, folder: str | Path | None) -> None:
 
 def _save(model: Any, folder: Path, blocks: str) -> None:
     """Write the folder whole or not at all; it must load and compute the same."""
-    part = folder.with_name(f"part-of-{folder.name}")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        model.save_pretrained(part)
-        _compare(model, part, blocks)
-        part.rename(folder)
+        with TemporaryDirectory(prefix=f"part-of-{folder.name}-", dir=folder.parent) as place:
+            part = Path(place) / folder.name
+            model.save_pretrained(part)
+            _compare(model, part, blocks)
+            part.rename(folder)
     except DepthscopeError:
         raise
     except Exception as error:
@@ -120,8 +135,6 @@ def _save(model: Any, folder: Path, blocks: str) -> None:
             f"the folder {str(folder)!r} must be writable, and transformers must read it back; {type(error).__name__}: "
             f"{error}. Call drop_ without save, and look at model.config."
         ) from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
 
 
 def _compare(model: Any, folder: Path, blocks: str) -> None:

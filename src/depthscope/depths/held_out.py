@@ -20,7 +20,8 @@ def halves(subjects: Sequence[Subject]) -> tuple[list[Subject], list[Subject], s
         return (
             [only],
             [only],
-            ("blocks were chosen and judged on the same inputs, because there is one sequence alone. Give held_out="),
+            "blocks were chosen and judged on the same inputs, because there is one sequence alone, or tensors that "
+            "cannot be cut between sequences. Give held_out=",
         )
     middle = (rows + 1) // 2
     return [_cut(only, 0, middle, rows)], [_cut(only, middle, rows, rows)], ""

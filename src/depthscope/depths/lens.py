@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from depthscope.depths.losses import ROWS, Loss, logits_in, targets_of
 from depthscope.depths.replay import Replay
+from depthscope.traces.identity import Known
 
 TOP = 5
 
@@ -45,15 +46,13 @@ class LensSums:
 
 
 @contextmanager
-def watched_heads(model: nn.Module, inside: list[str]) -> Iterator[dict[int, nn.Linear]]:
-    """While entered: the matrices outside the blocks by the identity of what they gave last."""
-    made: dict[int, nn.Linear] = {}
-    kept: list[Any] = []  # so that no identity is used twice
+def watched_heads(model: nn.Module, inside: list[str]) -> Iterator[Known[nn.Linear]]:
+    """While entered: the matrices outside the blocks, known by what they gave if nobody has written into it since."""
+    made: Known[nn.Linear] = Known()
 
     def hook(module: nn.Module, args: tuple, output: Any) -> None:
-        if isinstance(module, nn.Linear) and len(args) == 1:
-            made[id(output)] = module
-            kept.append(output)
+        if isinstance(module, nn.Linear) and isinstance(output, Tensor) and len(args) == 1:
+            made.add(output, module)
 
     outside = [
         module

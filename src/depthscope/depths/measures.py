@@ -6,14 +6,15 @@ Per token and block l, with x the block's input, y its output, and s the stream 
     angular        arccos(cos(x_k, x_m)) / pi, all k < m      Gromov et al. 2024, on all tokens
     contribution   |b| / |s| and cos(b, s)                    Csordas et al. 2025
 
+States are the inputs of all blocks and the output of the last: x_(l+1) is y_l where nothing happens between blocks.
+
 A branch whose cosine is near 0 writes something new, above 0 it strengthens what is there, below 0 it erases. Means are
 over the tokens that are no padding, and once more over the rest: those that are massive in no state (metrics/massive).
-Memory: the L + 1 states of one batch, O(L n d), and never n x n.
+Memory: what blocks of one batch are given and give, O(L n d), and never n x n.
 """
 
 import math
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -21,12 +22,13 @@ from torch import Tensor
 
 from depthscope.circuits.subject import Subject
 from depthscope.metrics.chunks import chunk_of
-from depthscope.metrics.influence import cosines, units_of
+from depthscope.metrics.influence import cosines
 from depthscope.metrics.massive import massive
 from depthscope.traces.events import Join, Passage, StreamListener
 
 KINDS = ("attention", "ffn")
 PIECE = 128  # tokens at a time when all pairs of states are compared
+TINY = torch.finfo(torch.float64).tiny  # a token that is zero has the cosine 0 with others
 
 
 @dataclass(frozen=True)
@@ -60,18 +62,19 @@ class Seen(StreamListener):
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
-        self.states: list[Tensor] = []
+        self.given: list[Tensor] = []
+        self.gave: list[Tensor] = []
         self.branches: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}  # kind, block -> sizes (N,), cosines (N,)
         self.joint: set[int] = set()  # blocks whose branches join in one sum
-        self.last: Tensor | None = None
 
     def begins(self, now: Passage, tokens: Tensor) -> Tensor:
-        self.states.append(tokens.clone())
+        same = bool(self.gave) and torch.equal(tokens, self.gave[-1])
+        self.given.append(self.gave[-1] if same else tokens.clone())
         return tokens
 
     def ends(self, now: Passage, tokens: Tensor | None) -> None:
-        if tokens is not None and len(self.states) == len(self.subject.spans):
-            self.last = tokens.clone()
+        assert tokens is not None  # a subject's blocks give tokens back
+        self.gave.append(tokens.clone())
 
     def join(self, now: Passage, join: Join) -> Any:
         if join.is_of_branch and now.attended:
@@ -79,15 +82,17 @@ class Seen(StreamListener):
         return join.run()
 
     def _branch(self, now: Passage, join: Join) -> None:
-        block = len(self.states) - 1
+        block = len(self.gave)
         if now.is_parallel:
             self.joint.add(block)
             return
         kind = "attention" if now.sums < now.attentions else "ffn"
         with torch._C.DisableTorchFunction():
             branch, stream = (self.rows(t) for t in (join.branch, join.pair[join.stands.index(True)]))
-            size = join.branch_factor * branch.norm(dim=-1) / stream.norm(dim=-1)
-            cosine = cosines(branch, stream)
+            branch *= join.branch_factor
+            sizes = branch.norm(dim=-1), stream.norm(dim=-1)
+            size = sizes[0] / sizes[1]
+            cosine = (branch * stream).sum(-1) / (sizes[0] * sizes[1]).clamp(min=TINY)
         if (kind, block) in self.branches:  # a second attention of the block: sizes add up, the first tells the sign
             size, cosine = size + self.branches[kind, block][0], self.branches[kind, block][1]
         self.branches[kind, block] = size, cosine
@@ -119,13 +124,14 @@ def measure(subject: Subject, plain: Sums, rest: Sums) -> Seen:
     """Run the model once, and add what its blocks do to the sums over all tokens and over those not massive."""
     seen = Seen(subject)
     subject.listen(seen)
-    assert seen.last is not None
-    states = [*seen.states, seen.last]
-    rows = torch.stack([units_of(rows_of(subject, state)) for state in states])  # (L+1, N, d), directions
+    states = [*seen.given, seen.gave[-1]]
     keep = ordinary_rows(subject, states)
-    influence = torch.stack([(x - y).square().sum(-1) / 2 for x, y in pairwise(rows)])  # 1 - cos, (L, N)
-    angular = _angular(rows, keep)
-    none = torch.full((rows.shape[1],), torch.nan, dtype=torch.float64)
+    rows = [rows_of(subject, state) for state in states]
+    angular, influence = _turns(rows, keep)
+    for at, (then, gave) in enumerate(zip(states[1:], seen.gave, strict=True)):
+        if then is not gave:  # something happened between the block and the next
+            influence[at] = 1 - cosines(rows[at], rows_of(subject, gave))
+    none = torch.full((len(keep),), torch.nan, dtype=torch.float64)
     depth = len(subject.spans)
     size, cosine = (
         torch.stack([torch.stack([seen.branches.get((k, b), (none, none))[i] for b in range(depth)]) for k in KINDS])
@@ -142,13 +148,21 @@ def measure(subject: Subject, plain: Sums, rest: Sums) -> Seen:
     return seen
 
 
-def _angular(rows: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums over tokens of the angles between all pairs of states (L+1, L+1): over all, and over those to keep."""
-    states, count = rows.shape[:2]
+def _turns(rows: list[Tensor], keep: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    """Angles between all pairs of states, summed over all tokens and over those to keep, (L+1, L+1) each; 1 - cos of
+    every state and the next, token by token, (L, N)."""
+    states, count = len(rows), len(keep)
     plain, rest = (torch.zeros(states, states, dtype=torch.float64) for _ in range(2))
+    turned = []
     for begin in range(0, count, PIECE):
-        piece, chosen = rows[:, begin : begin + PIECE].transpose(0, 1), keep[begin : begin + PIECE]
-        found = (piece @ piece.mT).clamp(-1, 1).arccos() / math.pi  # (tokens, L+1, L+1)
+        Z = torch.stack([row[begin : begin + PIECE] for row in rows], 1)  # (tokens, L+1, d)
+        dots = Z @ Z.mT
+        sizes = dots.diagonal(dim1=-2, dim2=-1).sqrt()
+        both = sizes[:, :, None] * sizes[:, None]
+        zero = sizes == 0
+        cos = (dots / both.clamp(min=TINY)).masked_fill(zero[:, :, None] & zero[:, None], 1.0).clamp(-1, 1)
+        turned.append(1 - cos.diagonal(1, dim1=-2, dim2=-1))
+        found = cos.arccos() / math.pi
         plain += found.sum(0)
-        rest += found[chosen].sum(0)
-    return plain.fill_diagonal_(0.0), rest.fill_diagonal_(0.0)
+        rest += found[keep[begin : begin + PIECE]].sum(0)
+    return (plain.fill_diagonal_(0.0), rest.fill_diagonal_(0.0)), torch.cat(turned).mT

@@ -16,12 +16,12 @@ CHOSEN = ("mlp_only_layers", "full_attention_layers", "no_rope_layers_idx")  # l
 
 
 class Numbering:
-    """Blocks that go from one list of a model. gone: their places from 0."""
+    """Blocks that go from one list of a model. names: of all blocks in the list; gone: their places from 0."""
 
-    def __init__(self, model: nn.Module, path: str, gone: tuple[int, ...]) -> None:
-        self.model, self.path = model, path
+    def __init__(self, model: nn.Module, path: str, names: list[str], gone: tuple[int, ...]) -> None:
+        self.model, self.path, self.names = model, path, names
         self.home: Any = model.get_submodule(path)
-        self.depth = len(self.home._modules)
+        self.depth = len(names)
         self.kept = [i for i in range(self.depth) if i not in gone]
 
     @contextmanager
@@ -31,14 +31,14 @@ class Numbering:
         changed: list[tuple[Any, str, Any]] = []
         try:
             for new, old in enumerate(self.kept):
-                self._renumber(modules[str(old)], old, new, changed)
+                self._renumber(modules[self.names[old]], old, new, changed)
             for owner in around:
                 self._count(owner, changed)
             for config in self._configs():
                 changed.append((config, "", dict(vars(config))))
                 self._shorten(config)
             self.home._modules.clear()
-            self.home._modules.update({str(new): modules[str(old)] for new, old in enumerate(self.kept)})
+            self.home._modules.update(self._left(modules))
             yield
         except BaseException:
             self.home._modules.clear()
@@ -46,6 +46,14 @@ class Numbering:
             for owner, name, value in reversed(changed):
                 vars(owner).update({name: value} if name else value)
             raise
+
+    def _left(self, modules: dict[str, Any]) -> dict[str, Any]:
+        """The entries that stay, in order: numbers close up, names stay; a Sequential may hold more than blocks."""
+        kept = {self.names[old] for old in self.kept}
+        left = {name: module for name, module in modules.items() if name in kept or name not in self.names}
+        if all(name.isdigit() for name in modules):
+            return {str(i): module for i, module in enumerate(left.values())}
+        return left
 
     def _renumber(self, block: Any, old: int, new: int, changed: list[tuple[Any, str, Any]]) -> None:
         for module in block.modules():
@@ -59,6 +67,18 @@ class Numbering:
         """The modules that hold the list."""
         names = self.path.split(".")
         return [self.model.get_submodule(".".join(names[:k])) for k in range(len(names))]
+
+    def beside(self) -> str | None:
+        """What stands beside the list with one entry for each block (scalars, norms), which would no longer fit."""
+        for owner in self._around():
+            for name, value in (*owner.named_parameters(recurse=False), *owner.named_children()):
+                if isinstance(value, nn.ModuleList):
+                    alike = all(next(one.children(), None) is None for one in value)
+                else:
+                    alike = isinstance(value, nn.ParameterList) or getattr(value, "ndim", 0) == 1
+                if alike and value is not self.home and len(value) == self.depth:  # type: ignore[arg-type]
+                    return name
+        return None
 
     def _count(self, owner: nn.Module, changed: list[tuple[Any, str, Any]]) -> None:
         for name in COUNT:

@@ -80,8 +80,8 @@ def add_parts(replay: Replay, sums: PriceSums, loss: Loss, told: Told) -> None:
             output = replay.run_from(at, remover)
             if remover.reason:
                 sums.reasons.append(f"block {at + 1} without {part}: {remover.reason}")
-                return
-            sums.add(part, at, loss.of(output, replay.subject))
+            else:
+                sums.add(part, at, loss.of(output, replay.subject))
 
 
 class OneBlock(PartsRemover):
@@ -106,7 +106,7 @@ class Effect:
 
     def __init__(self, replay: Replay) -> None:
         self.replay, self.skipped = replay, 0
-        self.added = [self._rows(y) - self._rows(x) for x, y in zip(replay.states[:-1], replay.states[1:], strict=True)]
+        self.added = [self._rows(y) - self._rows(x) for x, y in zip(replay.given, replay.gave, strict=True)]
         self.sums = torch.zeros(replay.depth, replay.depth, dtype=torch.float64)
         self.tokens = len(self.added[0])
 

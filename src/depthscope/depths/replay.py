@@ -6,7 +6,9 @@ the blocks after l alone, and to price all L blocks costs (L - 1) / 2 passes and
 
 Of a block that is a module the forward function is set aside for the pass, so that the model around it does what it
 does with the layer left out of the list. A block that is no module runs, and its branches do not join the stream.
-Memory: the L + 1 states of the batch, O(L n d).
+Blocks that take more from earlier ones than their tokens (values of the first block, in a cache of the pass) would
+miss it where those answer. That is tried once (`answers_suffice`); where it is so, every pass computes all its blocks.
+Memory: what every block was given and gave, O(L n d).
 """
 
 from collections import Counter
@@ -19,7 +21,7 @@ import torch
 from torch import Tensor
 
 from depthscope.circuits.subject import Subject
-from depthscope.errors import HookError, UsageError
+from depthscope.errors import ForwardError, HookError, UsageError
 from depthscope.traces.entry import run_model
 from depthscope.traces.events import Join, Passage, StreamListener
 from depthscope.traces.follower import following
@@ -34,7 +36,7 @@ OnBlock = Callable[[int, Tensor, Tensor], None]  # the place, tokens given and t
 
 @dataclass
 class Known:
-    """What a block was given and gave in the stored pass; other: what it gives beside its tokens."""
+    """The arguments of a block in the stored pass, all that it gave, and which part of that are the tokens."""
 
     args: tuple
     kwargs: dict[str, Any]
@@ -54,17 +56,21 @@ class Running:
 
 
 class Replay:
-    """The passes of one batch. states: the L + 1 states of the stored pass, (B, n, d) in the model's own axes."""
+    """The passes of one batch. given, gave: the tokens (B, n, d) of every block in the stored pass, in the model's own
+    axes; what a block gave need not be what the next is given (scalars, norms and long skips between blocks).
+    reuse: whether leading blocks may answer from what they gave."""
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: Subject, *, reuse: bool = True) -> None:
         self.subject = subject
+        self.reuse = reuse
         self.model, self.depth = subject.model, len(subject.spans)
         self.are_modules = all(span.entry == span.exit for span in subject.spans)
         self.places: dict[str, list[int]] = {}  # of a module that is called several times, as ALBERT's
         for place, span in enumerate(subject.spans):
             self.places.setdefault(span.entry, []).append(place)
         self.known: list[Known] = []
-        self.states: list[Tensor] = []
+        self.given: list[Tensor] = []
+        self.gave: list[Tensor] = []
         self.stored_plan: Plan = ()
         self.blocks_run = 0
 
@@ -87,10 +93,10 @@ class Replay:
         chosen = self.whole if plan is None or not self.known else plan
         if not self.known:
             self.known = [Known((), {}, None, torch.empty(0))] * self.depth
-        self.states = [torch.empty(0)] * (self.depth + 1)
+        self.given, self.gave = ([torch.empty(0)] * self.depth for _ in range(2))
         self.stored_plan = ()
         output = self._run(Running(chosen, 0, store=True))
-        missing = [i for i, state in enumerate(self.states) if not state.numel()]
+        missing = [i for i, state in enumerate(self.gave) if not state.numel()]
         if missing:
             raise HookError(
                 f"every block must be given tokens and give them back; {self.subject.name} did not at place "
@@ -103,13 +109,33 @@ class Replay:
         """What the model gives by a plan. on_block is told of the blocks that are computed. from_start: all of them."""
         pairs = zip(plan, self.stored_plan, strict=True)
         same = next((i for i, (now, then) in enumerate(pairs) if now != then), self.depth)
-        return self._run(Running(plan, same if self.are_modules and not from_start else 0, on_block))
+        return self._run(Running(plan, 0 if from_start else self._stored(same), on_block))
 
     def run_from(self, place: int, listener: StreamListener) -> Any:
         """The stored plan, with the blocks from a place on computed under the ear of a listener."""
-        stored = place if self.are_modules else 0
         with following(self.model, self.subject.spans, listener):
-            return self._run(Running(self.stored_plan, stored))
+            return self._run(Running(self.stored_plan, self._stored(place)))
+
+    def answers_suffice(self) -> bool:
+        """Whether blocks take nothing but tokens from earlier ones: with these answering, they give the same again.
+
+        Tried from the middle on and with the last block alone, for half a pass and a block.
+        """
+        same: list[bool] = []
+
+        def compare(place: int, given: Tensor, gave: Tensor) -> None:
+            same.append(torch.equal(gave, self.gave[place]))
+
+        try:
+            for first in {self.depth // 2, self.depth - 1} if self.are_modules else ():
+                self._run(Running(self.stored_plan, first, compare))
+        except ForwardError:  # it looked for what is not there
+            return False
+        return all(same)
+
+    def _stored(self, leading: int) -> int:
+        """How many blocks answer, of those that do as in the stored pass."""
+        return leading if self.are_modules and self.reuse else 0
 
     def _run(self, running: Running) -> Any:
         with ExitStack() as quiet:
@@ -152,9 +178,10 @@ class Replay:
             given = tokens_given(module, args, kwargs)
             if given is None:
                 return bodies[path](*args, **kwargs)
-            before = given.clone() if running.store else given
             if place < running.stored:
-                return self._answer(place, self.states[place + 1].clone())
+                return self._answer(place, self.gave[place].clone())
+            # blocks may write into what they are given
+            before = given.clone() if running.store or running.on_block is not None else given
             block = running.plan[place]
             if block is None:
                 gave = self._answer(place, given)
@@ -179,7 +206,7 @@ class Replay:
     def _keep(self, place: int, known: Known, before: Tensor) -> None:
         if self.known[place].gave is None:
             self.known[place] = known
-        self.states[place], self.states[place + 1] = before, known.tokens.clone()
+        self.given[place], self.gave[place] = before, known.tokens.clone()
 
     def _answer(self, place: int, tokens: Tensor) -> Any:
         """Tokens in the form in which the block of this place gives them."""
@@ -229,6 +256,6 @@ class _Unjoined(StreamListener):
             )
         self.replay.blocks_run += not left_out
         if self.running.store:
-            self.replay.states[self.place], self.replay.states[self.place + 1] = self.given, tokens.clone()
+            self.replay.given[self.place], self.replay.gave[self.place] = self.given, tokens.clone()
         elif self.running.on_block is not None and not left_out:
             self.running.on_block(self.place, self.given, tokens)

@@ -124,8 +124,10 @@ def draw(found: EffectiveDepth, figure: Any) -> None:
         _drops(found, fourth)
     elif found.lens is not None and found.prices is not None:
         _lens(found, fourth)
-    else:
+    elif found.lens is not None:
         _branches(found, fourth)
+    else:
+        _directions(found, fourth)
     figure.suptitle(f"{found.model}, {found.depth} blocks", fontsize=11)
 
 
@@ -150,7 +152,8 @@ def _influence(found: EffectiveDepth, ax: Any) -> None:
         more = right.get_legend_handles_labels()
         lines, labels = lines + more[0], labels + more[1]
     ax.legend(lines, labels, fontsize=8, frameon=False)
-    ax.set_title("block influence, and change of the loss without the block", fontsize=10)
+    priced = ", and change of the loss without the block" if found.prices is not None else ""
+    ax.set_title(f"block influence{priced}", fontsize=10)
 
 
 def _angles(found: EffectiveDepth, ax: Any, figure: Any) -> None:
@@ -200,13 +203,23 @@ def _lens(found: EffectiveDepth, ax: Any) -> None:
 
 
 def _branches(found: EffectiveDepth, ax: Any) -> None:
-    places = list(range(1, found.depth + 1))
-    for name, colour, size in zip(("attention", "ffn"), COLOURS[1:], found.rest.size, strict=False):
-        ax.plot(places, size.tolist(), marker=".", color=colour, label=name)
+    _of_branches(found.rest.size, ax)
+    ax.set_title("|branch| / |stream|", fontsize=10)
+
+
+def _directions(found: EffectiveDepth, ax: Any) -> None:
+    _of_branches(found.rest.cosine, ax)
+    ax.axhline(0.0, color="0.5", lw=0.8, ls=":")
+    ax.set_title("cos(branch, stream): 0 writes, above strengthens, below erases", fontsize=10)
+
+
+def _of_branches(values: Tensor, ax: Any) -> None:
+    places = list(range(1, values.shape[-1] + 1))
+    for name, colour, one in zip(("attention", "ffn"), COLOURS[1:], values, strict=False):
+        ax.plot(places, one.tolist(), marker=".", color=colour, label=name)
     ax.set(xlabel="block")
     ax.legend(fontsize=8, frameon=False)
     ax.grid(alpha=0.25)
-    ax.set_title("|branch| / |stream|", fontsize=10)
 
 
 def _drops(found: EffectiveDepth, ax: Any) -> None:

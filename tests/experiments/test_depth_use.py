@@ -1,0 +1,22 @@
+"""The de-escalated arm of depth_use/wirings: a remedy that is made a part of its blocks computes the same."""
+
+import torch
+
+import depthscope as ds
+from depthscope.experiments.depth_use.wirings import ARMS, built_in
+from depthscope.training.build import Build
+from depthscope.training.tasks import task
+
+
+def test_a_remedy_that_is_built_in_computes_the_same() -> None:
+    pydoc = task("pydoc", segment=8, test=64, epoch_tokens=64)
+    model, fix = Build(depth=3, d=8, h=2, **ARMS["de-escalated post-norm"]).model(pydoc, seed=0)
+    words = torch.randint(20, (2, 8))
+    with torch.no_grad():
+        fixed = model.eval()(words)[0]
+        plain = built_in(model)
+        assert torch.equal(plain(words)[0], fixed)
+        fix.undo()
+        assert torch.equal(plain(words)[0], fixed)  # it is out of the hooks already
+    found = ds.depth(plain, words, drops=1)
+    assert found.depth == 3 and not bool(found.rest.size.isnan().any())
