@@ -70,8 +70,8 @@ def test_a_sample_is_by_chance_repeatable_and_names_are_unique(monkeypatch: pyte
     assert len({one.name for one in everything}) == len(everything) > 500
     few, more = mutant.sample(20, 0), mutant.sample(40, 0)
     assert few == more[:20] and few != mutant.sample(20, 1)
-    for one in few:
-        before, after = mutant.shown(one)
+    for chosen in few:
+        before, after = mutant.shown(chosen)
         assert before != after
 
 

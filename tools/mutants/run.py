@@ -20,12 +20,12 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")  # as in tests/conftest.py
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tools.mutants.mutant import Mutant, sample, shown
 from tools.mutants.one import KILLED, outcome, warm
 from tools.mutants.seen import SEEN
+from tools.mutants.source import ROOT
 from tools.mutants.table import write
 
 RESULTS = SEEN.with_name("results.jsonl")
