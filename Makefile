@@ -7,6 +7,7 @@
 # make fuzz: more than 20,000 odd, damaged and hostile inputs, and models that chance writes (about half an hour)
 # make load: what many batches and a long monitor keep in memory; threads; a fork
 # make matrix: the fast tests in environments of several Pythons and torches; says what is missing
+# make mutants: the package broken in 300 places, one at a time, and which the tests notice: docs/reliability.md
 # make scale: comparisons, a search and a training by Dask, PostgreSQL, torchrun, submitit, MPI; servers on loopback
 # make bench: what scans, remedies, forecasts and training cost: docs/benchmarks.md (about half an hour on 2 cores)
 # make tutorials: the notebooks of docs/tutorials run again, their outputs written
@@ -18,7 +19,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-pages test-long coverage faults fuzz load matrix scale bench docs tutorials package clean
+.PHONY: demo test test-pages test-long coverage faults fuzz load matrix mutants scale bench docs tutorials package clean
 
 demo: .venv/demo
 	$(BIN)/depthscope scan classic --depth 24 --fix de_escalate --tau 1 --out out/report.html --out out/demo.png
@@ -50,6 +51,9 @@ load: .venv/test
 
 matrix:
 	$(PYTHON) tools/matrix.py --write
+
+mutants: .venv/test
+	$(BIN)/python tools/mutants/run.py --table docs/reliability.md
 
 scale: .venv/scale
 	$(BIN)/python tools/scale/run.py

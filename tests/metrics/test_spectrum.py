@@ -255,7 +255,7 @@ def test_blocks_of_rows_give_what_the_whole_matrix_gives(f, n, rows, masked, cau
     bias = torch.randn(2, 1, n, n, dtype=torch.float64)
     mask = torch.arange(n).expand(2, n) < torch.tensor([[n], [n - 7]]) if masked else None
     P = (q @ k.mT / 2 + bias).masked_fill(torch.ones(n, n).triu(1).bool() & bool(causal), -torch.inf).softmax(-1)
-    whole = torch.stack([f(P[i, h], mask=None if mask is None else mask[i]) for i in range(2) for h in range(3)])
+    whole = torch.cat([f(P[i], mask=None if mask is None else mask[i].expand(3, n)) for i in range(2)])
     monkeypatch.setattr(pattern, "HELD", rows * n)
     torch.testing.assert_close(f(P, mask=mask).flatten(), whole, rtol=1e-8, atol=1e-12)
     found = f(q=q, k=k, bias=bias, causal=causal, mask=mask)
@@ -279,7 +279,7 @@ class Largest(TorchDispatchMode):
 @each_metric
 @over("case", ["plain", "causal", "key padding", "mask"])
 def test_from_q_and_k_no_square_matrix_is_ever_built(f, case, monkeypatch):
-    n = 1024
+    n = 768
     q, k = torch.randn(1, 2, n, 4), torch.randn(1, 2, n, 4)
     keep = torch.arange(n)[None] < n - 5
     options = {
@@ -292,7 +292,7 @@ def test_from_q_and_k_no_square_matrix_is_ever_built(f, case, monkeypatch):
     with Largest() as held:
         f(q=q, k=k, **options)
     assert held.bytes >= square  # the recorder sees a square when there is one
-    monkeypatch.setattr(pattern, "HELD", 40000)
+    monkeypatch.setattr(pattern, "HELD", 24000)
     with Largest() as blockwise:
         f(q=q, k=k, **options)
     assert 0 < blockwise.bytes < square / 4

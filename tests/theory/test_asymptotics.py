@@ -107,7 +107,7 @@ def test_changing_attention_cannot_help_positive_weights_nor_harm_negative_ones(
         h = sign * torch.rand(30, 4, dtype=F).clamp(min=0.05)
         changing = (attention("sharp", 30, 6) for _ in itertools.count())
         X = torch.randn(30, 6, 4, dtype=F)
-        found = asymptotics(X, changing, torch.diag_embed(h), depths=(1500,))
+        found = asymptotics(X, changing, torch.diag_embed(h), depths=(750,))
         assert bool(((found.log_hfc_lfc[:, -1] < -10) == (sign > 0)).all())
         constant, rest = found.exponents
         torch.testing.assert_close(constant, (1 + h).abs().amax(-1).log(), rtol=0, atol=1e-3)

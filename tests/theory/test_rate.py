@@ -61,12 +61,12 @@ def drawn(kind, n, d, count=1000):
     return X, P, omega(X, P), delta_by_definition(P), *mu(X, P)
 
 
-def test_eq_16_bounds_the_exact_rate_wherever_its_conditions_hold_and_only_there():
+def test_eq_16_bounds_the_exact_rate_wherever_its_conditions_hold_and_only_there(pace):
     """Given omega + delta < 1, E[eta] <= Delta is the bound itself, rearranged: preconditions() must agree with both."""
-    met = missed = 0
+    met, missed, count = 0, 0, 1000 if pace == "long" else 250
     for kind in KINDS:
         for n, d in [(3, 2), (3, 6), (6, 4), (8, 16)]:
-            X, P, omega_, delta_, mu_1, mu_2 = drawn(kind, n, d)
+            X, P, omega_, delta_, mu_1, mu_2 = drawn(kind, n, d, count)
             eta = expected_eta(X, P)
             met_here = preconditions(omega_, delta_, mu_1=mu_1, mu_2=mu_2, eta=eta).holds
             inside = omega_ + delta_ < 1
@@ -78,15 +78,15 @@ def test_eq_16_bounds_the_exact_rate_wherever_its_conditions_hold_and_only_there
             assert (bound > 1).all()
             met += int(met_here.sum())
             missed += int((~met_here & inside).sum())
-    assert met >= 10_000
-    assert missed > 20  # omega + delta < 1 alone is not enough at a finite width
+    assert met >= 10 * count
+    assert missed > count // 50  # omega + delta < 1 alone is not enough at a finite width
 
 
-def test_eq_16_bounds_the_exact_rate_of_wide_tokens_that_stay_away_from_equality():
+def test_eq_16_bounds_the_exact_rate_of_wide_tokens_that_stay_away_from_equality(pace):
     """The theorem in its own words, with nothing of E[eta] in the condition: omega + delta < 1, (15) >= 0.01, d = 32."""
-    met = 0
+    met, count = 0, 4000 if pace == "long" else 1000
     for kind in KINDS:
-        X, P, omega_, delta_, mu_1, mu_2 = drawn(kind, 10, 32, count=4000)
+        X, P, omega_, delta_, mu_1, mu_2 = drawn(kind, 10, 32, count)
         away = torch.maximum(mu_1.square() - (1 - omega_).square(), delta_.square() - mu_2.square()) >= 0.01
         met_here = (omega_ + delta_ < 1) & away
         if bool(met_here.any()):
@@ -94,7 +94,7 @@ def test_eq_16_bounds_the_exact_rate_of_wide_tokens_that_stay_away_from_equality
             assert (rate >= rate_lower_bound(t, omega_[met_here], delta_[met_here])).all()
             assert (rate > 1).all()
             met += int(met_here.sum())
-    assert met >= 10_000
+    assert met >= 2.5 * count
 
 
 def test_without_its_second_condition_the_bound_fails_for_every_width():

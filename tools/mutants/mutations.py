@@ -93,7 +93,7 @@ def deletable(statement: ast.stmt) -> bool:
 def text(node: ast.BinOp | ast.AugAssign) -> bool:
     """Are strings put together?"""
     return any(
-        isinstance(part, ast.JoinedStr) or isinstance(part, ast.Constant) and isinstance(part.value, str)
+        isinstance(part, ast.JoinedStr) or (isinstance(part, ast.Constant) and isinstance(part.value, str))
         for part in ast.walk(node)
     )
 

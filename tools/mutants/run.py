@@ -20,12 +20,12 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")  # as in tests/conftest.py
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tools.mutants.mutant import Mutant, sample, shown
 from tools.mutants.one import KILLED, outcome, warm
 from tools.mutants.seen import SEEN
+from tools.mutants.source import ROOT
 from tools.mutants.table import write
 
 RESULTS = SEEN.with_name("results.jsonl")
@@ -58,7 +58,7 @@ def main() -> None:
         subprocess.run([sys.executable, ROOT / "tools" / "mutants" / "seen.py"], cwd=ROOT)
     done, everything = known(), sample(chosen.n, chosen.seed)
     wanted = [mutant for mutant in everything if chosen.only in mutant.name]
-    todo = [m for m in wanted if m.name not in done or chosen.again and done[m.name]["outcome"] != KILLED]
+    todo = [m for m in wanted if m.name not in done or (chosen.again and done[m.name]["outcome"] != KILLED)]
     warm()
     for i, mutant in enumerate(todo):
         done[mutant.name] = result = try_one(mutant)

@@ -107,4 +107,5 @@ if __name__ == "__main__":
     marks = Marks()
     change(set(files()), marks.mark, _hit=marks.hit)
     # Asserts stay plain: the hook that rewrites them would load the modules of a package with plugins before ours.
-    sys.exit(pytest.main(["-m", "not long and not pages", "-p", "no:cacheprovider", "--assert=plain", *sys.argv[1:]], [Seen(marks)]))
+    options = ["-m", "not long and not pages", "-p", "no:cacheprovider", "--assert=plain", *sys.argv[1:]]
+    sys.exit(pytest.main(options, [Seen(marks)]))

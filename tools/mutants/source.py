@@ -1,6 +1,7 @@
 """Modules of depthscope compiled from a changed tree, in memory: the files on disk stay as they are."""
 
 import ast
+import importlib
 import importlib.abc
 import importlib.machinery
 import sys
@@ -69,4 +70,7 @@ class Finder(importlib.abc.MetaPathFinder):
 
 def change(only: set[str], how: Change, **names: object) -> None:
     """From here on these modules are imported with their trees changed."""
+    found = Path(str(importlib.import_module("depthscope").__file__)).parent
+    if found != SOURCE:  # then nothing would be changed, and every mutant would live
+        raise RuntimeError(f"mutants: depthscope must be that of {SOURCE}; it is that of {found}. Set PYTHONPATH.")
     sys.meta_path.insert(0, Finder(only, how, names))

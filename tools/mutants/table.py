@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tools.mutants.source import AREAS
 
-BEGIN, END = "<!-- mutants: begin -->", "<!-- mutants: end -->"
+BEGIN, END = "<!-- mutants -->", "<!-- end of mutants -->"
 REASONS = Path(__file__).with_name("equivalent.json")  # names of mutants that change nothing that counts, and why
 WIDTH = 100
 FENCE = "```"

@@ -1,0 +1,141 @@
+"""The tool that breaks the package: what it changes, which tests it chooses, what it writes."""
+
+import ast
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from tools.mutants import mutant, one, seen, source, table
+from tools.mutants.mutations import mutations
+
+from loops import over
+
+COMPARED = "def f(x):\n    return x > 0"
+GUARDED = "def f(x):\n    if x:\n        return 1\n    return 2"
+
+
+def broken(text: str) -> set[tuple[str, str]]:
+    """Every change of a module by its kind, as source."""
+    found = set()
+    for i in range(len(mutations(ast.parse(text)))):
+        tree = ast.parse(text)
+        _, kind, change = mutations(tree)[i]
+        change()
+        found.add((kind, ast.unparse(ast.fix_missing_locations(tree))))
+    return found
+
+
+@over(
+    "text, kind, changed",
+    [
+        (COMPARED, "edge", COMPARED.replace(">", ">=")),
+        (COMPARED, "comparison", COMPARED.replace(">", "<=")),
+        (COMPARED, "constant + 1", COMPARED.replace("0", "1")),
+        ("x = 0.5", "constant x 10", "x = 5.0"),
+        ("x = True", "truth", "x = False"),
+        ("x = a + b", "arithmetic", "x = a - b"),
+        ("x /= a", "arithmetic", "x *= a"),
+        ("x = a and b", "and, or", "x = a or b"),
+        ("x = not a", "not", "x = not not a"),
+        ("x = -a", "sign", "x = +a"),
+        ("x = a if b else c", "choice", "x = a if not b else c"),
+        ("x = y.double()", "precision", "x = y.float()"),
+        ("x = f(y, dtype=torch.float64)", "precision", "x = f(y, dtype=torch.float32)"),
+        ("x = f(y, keepdim=True)", "argument", "x = f(y)"),
+        ("x = f(y, z)", "argument", "x = f(y)"),
+        ("x = X.mean(-2, keepdim=True)", "constant + 1", "x = X.mean(-3, keepdim=True)"),
+        ("if a:\n    f()", "statement", "if a:\n    pass"),
+        ("a.b = c", "statement", "pass"),
+        (GUARDED, "guard", GUARDED.replace("if x", "if False and x")),
+        (GUARDED, "returned", GUARDED.replace("return 1", "return None")),
+    ],
+)
+def test_each_kind_of_change(text: str, kind: str, changed: str) -> None:
+    assert (kind, changed) in broken(text)
+    assert all(result != text for _, result in broken(text))
+
+
+@over("text", ["x: Literal[1]", "'words'", "raise E(1 + 2)", "x = f'{1 + 2}'", "import a", "x = 'a' + b", "x = y"])
+def test_what_computes_nothing_is_left_alone(text: str) -> None:
+    assert not [kind for kind, _ in broken(text) if kind != "statement"]
+
+
+def test_a_sample_is_by_chance_repeatable_and_names_are_unique(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mutant, "files", lambda: [f for f in source.files() if f.startswith("forecasts/")])
+    everything = list(mutant.mutants())
+    assert len({one.name for one in everything}) == len(everything) > 500
+    few, more = mutant.sample(20, 0), mutant.sample(40, 0)
+    assert few == more[:20] and few != mutant.sample(20, 1)
+    for chosen in few:
+        before, after = mutant.shown(chosen)
+        assert before != after
+
+
+def test_a_changed_module_is_compiled_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("depthscope.theory.path_counts")
+    path = Path(str(module.__file__))
+    text = path.read_text()
+    file = str(path.relative_to(source.SOURCE))
+    monkeypatch.delitem(sys.modules, module.__name__)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    source.change({file}, lambda name, tree: ast.parse("changed = 3") if name == file else tree, given=7)
+    changed = importlib.import_module(module.__name__)
+    assert (changed.changed, changed.given) == (3, 7) and path.read_text() == text
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+def test_marks_say_which_blocks_have_run() -> None:
+    marks = seen.Marks()
+    tree = marks.mark("file.py", ast.parse('"""Words."""\n\ndef f(x):\n    if x:\n        return 1\n    return 2\n'))
+    names: dict = {"_hit": marks.hit}
+    exec(compile(tree, "file.py", "exec"), names)
+    lines = [marks.where[k][1:] for k in marks.take()]
+    assert lines == [(1, 6)] and names["f"](0) == 2
+    assert [marks.where[k][1:] for k in marks.take()] == [(4, 6)] and names["f"](1) == 1
+    assert [marks.where[k][1:] for k in marks.take()] == [(4, 6), (5, 5)] and not marks.take()
+
+
+def test_the_quick_tests_that_run_the_block_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = "metrics/similarity.py"
+    function = next(node for node in source.tree(file).body if isinstance(node, ast.FunctionDef))
+    body = (file, function.body[0].lineno, function.body[-1].end_lineno)
+    other = (file, 10**6, 10**6)
+    facts = {
+        "tests/scans/a.py::slow": (9.0, {body}),
+        "tests/scans/a.py::quick": (1.0, {body, other}),
+        "tests/scans/a.py::near": (0.1, {other}),
+        "tests/metrics/b.py::own": (2.0, {body}),
+        "tests/metrics/c.py::far": (0.1, {other}),
+    }
+    monkeypatch.setattr(mutant, "seen", lambda: {t: {"time": s, "blocks": b} for t, (s, b) in facts.items()})
+    chosen = mutant.Mutant(file, 0, function.body[-1].lineno, "edge", "")
+    direct, others = mutant.tests(chosen)
+    assert [t.split("::")[1] for t in direct] == ["own", "quick", "slow"] and others == ["tests/scans/a.py::near"]
+    monkeypatch.setattr(one, "seen", mutant.seen)
+    monkeypatch.setattr(one, "LIKELY", 3.5)
+    assert [len(batch) for batch in one.batches(chosen)] == [2, 1, 1]
+
+
+def test_the_section_of_a_page_is_renewed_and_the_rest_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "reasons", lambda: {"same": "Both are zero."})
+    kinds = {"a": "killed", "same": "lives", "lives": "lives"}
+    found = [
+        {"name": name, "file": "metrics/a.py", "line": 3, "before": "x < 1", "after": "x > 1", "outcome": outcome}
+        for name, outcome in kinds.items()
+    ]
+    page = tmp_path / "reliability.md"
+    page.write_text("# Reliability\n\nBefore.\n")
+    table.write(page, found[:1], 1, 0)
+    page.write_text(page.read_text() + "\nAfter.\n")
+    table.write(page, found, 3, 0)
+    text = page.read_text()
+    assert (
+        text.startswith("# Reliability\n\nBefore.\n") and text.endswith("\nAfter.\n") and text.count("## Mutants") == 1
+    )
+    assert "| metrics | 3 | 1 | 1 | 1 |" in text and "1 of 3, 33.3%" in " ".join(text.split())
+    assert "Both are zero." in text
+    assert all(len(line) <= 100 for line in text.splitlines())
