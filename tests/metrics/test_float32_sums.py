@@ -102,6 +102,13 @@ def test_angles_and_directions(shape: tuple[int, int, int], case: Callable) -> N
         assert apart(metrics.difference_rank(x), participation(wide)) < 1e-6
 
 
+@over("shape", [(2, 257, 300), (1, 600, 128), (2, 300, 257)])
+@over("size", [1e-15, 1.0, 1e9])
+def test_the_rank_of_many_differences(shape: tuple[int, int, int], size: float) -> None:
+    x = size * torch.randn(shape)  # inner products come in four strips, the last of them shorter
+    assert apart(metrics.difference_rank(x), participation(x.double() / size)) < 1e-7
+
+
 @over("case", CASES)
 @over("name", ["t_div_core", "same_share", "few_points", "difference_rank", "difference_size", "t_div_rest"])
 def test_float32_and_float64_say_the_same_of_ordinary_tokens(case: Callable, name: str) -> None:
