@@ -4,6 +4,7 @@ import ast
 import importlib
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -97,6 +98,19 @@ def test_marks_say_which_blocks_have_run() -> None:
     assert lines == [(1, 6)] and names["f"](0) == 2
     assert [marks.where[k][1:] for k in marks.take()] == [(4, 6)] and names["f"](1) == 1
     assert [marks.where[k][1:] for k in marks.take()] == [(4, 6), (5, 5)] and not marks.take()
+
+
+def test_what_was_seen_last_counts_and_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seen, "SEEN", tmp_path)
+    for name, where in (("1", ("a.py", 1, 9)), ("2", ("a.py", 3, 4))):
+        run = seen.Seen(seen.Marks(), {"old"})
+        run.name, run.marks.where = name, [("b.py", 1, 1), where]
+        run.tests = {"t": {"time": float(name), "blocks": [1]}, "stopped": {"parts": {}}}
+        run.pytest_sessionfinish()
+    assert seen.known() == {"t": {"time": 2.0, "blocks": {("a.py", 3, 4)}}}
+    items: list = [SimpleNamespace(nodeid="old"), SimpleNamespace(nodeid="new")]
+    run.pytest_collection_modifyitems(items)
+    assert [item.nodeid for item in items] == ["new"]
 
 
 def test_the_quick_tests_that_run_the_block_come_first(monkeypatch: pytest.MonkeyPatch) -> None:

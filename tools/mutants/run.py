@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tools.mutants.mutant import Mutant, sample, shown
 from tools.mutants.one import KILLED, outcome, warm
-from tools.mutants.seen import SEEN
+from tools.mutants.seen import SEEN, WHOLE
 from tools.mutants.source import ROOT
 from tools.mutants.table import write
 
@@ -54,8 +54,10 @@ def main() -> None:
     arguments.add_argument("--again", action="store_true", help="run those that lived again")
     arguments.add_argument("--table", type=Path, help="write the section of the documentation")
     chosen = arguments.parse_args()
-    if not SEEN.exists():
+    if not WHOLE.exists():
         subprocess.run([sys.executable, ROOT / "tools" / "mutants" / "seen.py"], cwd=ROOT)
+    if not WHOLE.exists():
+        raise SystemExit("mutants: which test runs what must be known of all tests; that run was stopped. Start again.")
     done, everything = known(), sample(chosen.n, chosen.seed)
     wanted = [mutant for mutant in everything if chosen.only in mutant.name]
     todo = [m for m in wanted if m.name not in done or (chosen.again and done[m.name]["outcome"] != KILLED)]

@@ -1,6 +1,7 @@
 """Which blocks of statements each test runs, and its processor time: out/mutants/seen/.
 
-    python tools/mutants/seen.py [pytest's arguments]
+    python tools/mutants/seen.py                  all tests that are not known yet: a run that was stopped goes on
+    python tools/mutants/seen.py tests/that.py    these again
 
 A mark is set at the beginning of every block of the modules that mutants.py breaks.
 """
@@ -19,6 +20,8 @@ from tools.mutants.source import ROOT, bodies, change, files
 
 EVERY = 60  # seconds after which what is known is written
 SEEN = ROOT / "out" / "mutants" / "seen"
+WHOLE = SEEN / "whole"  # is there when all tests are known
+ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
 class Marks:
@@ -58,9 +61,13 @@ def processor() -> float:
 class Seen:
     """A plugin of pytest."""
 
-    def __init__(self, marks: Marks) -> None:
+    def __init__(self, marks: Marks, known: set[str]) -> None:
+        self.known = known
         self.marks, self.tests, self.written = marks, {}, time.monotonic()
         self.name = time.time_ns()
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [item for item in items if item.nodeid not in self.known]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item, nextitem):  # type: ignore[no-untyped-def]
@@ -108,4 +115,7 @@ if __name__ == "__main__":
     change(set(files()), marks.mark, _hit=marks.hit)
     # Asserts stay plain: the hook that rewrites them would load the modules of a package with plugins before ours.
     options = ["-m", "not long and not pages", "-p", "no:cacheprovider", "--assert=plain", *sys.argv[1:]]
-    sys.exit(pytest.main(options, [Seen(marks)]))
+    code = pytest.main(options, [Seen(marks, set() if sys.argv[1:] else set(known()))])
+    if not sys.argv[1:] and code in ENDED:
+        WHOLE.touch()
+    sys.exit(code)
