@@ -136,7 +136,7 @@ class Pattern:
         return torch.where(keep, U - mean, 0.0)
 
     def image(self, V: Tensor) -> Tensor:
-        """P v for the rows v of V, (size, r, m) -> (size, r, n). """
+        """P v for the rows v of V, (size, r, m) -> (size, r, n)."""
         if self.tiles is not None:
             return self.tiles.image(V)
         V = V.mT.contiguous()  # that P is read row by row

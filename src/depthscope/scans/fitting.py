@@ -11,7 +11,8 @@ from depthscope.errors import RecordError
 if TYPE_CHECKING:
     from depthscope.scans.record import Scan
 
-Shaped = Iterator[tuple[str, Tensor, tuple[int | None, ...]]]
+Shape = tuple[int | None, ...]  # None: any number
+Shaped = Iterator[tuple[str, Tensor, Shape]]
 
 
 def check_fit(scan: "Scan") -> None:
@@ -35,13 +36,10 @@ def check_fit(scan: "Scan") -> None:
 
 
 def _shapes(scan: "Scan") -> Shaped:
-    states, blocks = (scan.depth + 1,), (scan.depth,)
-    for table, shape in (
-        ("states", states),
-        ("spread", states),
-        ("sequences", (*states, None)),
-        ("heads", (*blocks, None)),
-    ):
+    states: Shape = (scan.depth + 1,)
+    blocks: Shape = (scan.depth,)
+    tables = {"states": states, "spread": states, "sequences": (*states, None), "heads": (*blocks, None)}
+    for table, shape in tables.items():
         for name, values in getattr(scan, table).items():
             yield f"{table}[{name!r}]", values, shape
     for step, row in scan.steps.items():
