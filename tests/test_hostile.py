@@ -81,7 +81,7 @@ def test_a_packed_text_without_end_is_refused_on_the_way(
     monkeypatch.setattr(reading, "FREE", 2**20)
     with gzip.open(tmp_path / "bomb.txt.gz", "wb", compresslevel=1) as file:
         file.write(text)
-    with pytest.raises(UsageError, match=r"bomb.txt.gz: must unpack to at most 1,[0-9,]* bytes"):
+    with pytest.raises(UsageError, match=r"bomb.txt.gz: must unpack to at most [0-9,]+ bytes"):
         for _ in lines(tmp_path / "bomb.txt.gz"):
             pass
 

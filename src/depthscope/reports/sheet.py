@@ -36,7 +36,8 @@ class Line:
         return fill(said, MARKDOWN, break_long_words=False, break_on_hyphens=False)
 
     def _parts(self) -> Sequence[Words]:
-        return [printable(one) for one in ([self.words] if isinstance(self.words, str) else self.words)]
+        words: Sequence[Words] = [self.words] if isinstance(self.words, str) else self.words
+        return [printable(one) for one in words]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from depthscope.errors import RecordError
 if TYPE_CHECKING:
     from depthscope.scans.record import Scan
 
-Shaped = Iterator[tuple[str, Tensor, tuple[int | None, ...]]]
+Shape = tuple[int | None, ...]  # None: any number
+Shaped = Iterator[tuple[str, Tensor, Shape]]
 
 
 def check_fit(scan: "Scan") -> None:
@@ -20,28 +21,25 @@ def check_fit(scan: "Scan") -> None:
         _demand(getattr(scan, what) >= least, what, f"{least} or more", getattr(scan, what))
     kind = getattr(torch, scan.dtype, None)
     _demand(isinstance(kind, torch.dtype) and kind.is_floating_point, "dtype", "a float type of torch", scan.dtype)
-    _demand("block" in scan.steps and "t_div" in scan.states, "steps", "with those of the block", [*scan.steps])
+    _demand("block" in scan.steps, "steps", "with those of the block", [*scan.steps])
     for where, values, shape in _shapes(scan):
         fits = values.ndim == len(shape) and all(n in (None, m) for n, m in zip(shape, values.shape, strict=True))
         _demand(fits, where, f"of shape {shape}, None for any number", tuple(values.shape))
-    _demand(len(scan.head_counts) == scan.depth, "head_counts", f"a number for {scan.depth} blocks", scan.head_counts)
-    most = min((len(values[0]) for values in scan.heads.values()), default=max(scan.head_counts))
-    _demand(all(0 <= count <= most for count in scan.head_counts), "head_counts", f"0 to {most}", scan.head_counts)
+    counts = scan.head_counts
+    fits = all(count >= 0 for count in counts) and (not scan.heads or len(counts) == scan.depth)
+    _demand(fits, "head_counts", f"a number for each of {scan.depth} blocks", counts)
     sizes = scan.sizes
     fits = not sizes or (len(sizes) == scan.depth + 1 and all(len(one) == 2 for one in sizes))
     _demand(fits, "sizes", f"tokens and width of {scan.depth + 1} states", sizes)
-    blocks = [*(one.block for one in scan.massive), *(scan.broken or ())[:1]]
-    _demand(all(0 <= block <= scan.depth for block in blocks), "blocks of massive and broken", "in the model", blocks)
+    blocks = [one.block for one in scan.massive]
+    _demand(all(0 <= block <= scan.depth for block in blocks), "massive", f"in blocks 0 to {scan.depth}", blocks)
 
 
 def _shapes(scan: "Scan") -> Shaped:
-    states, blocks = (scan.depth + 1,), (scan.depth,)
-    for table, shape in (
-        ("states", states),
-        ("spread", states),
-        ("sequences", (*states, None)),
-        ("heads", (*blocks, None)),
-    ):
+    states: Shape = (scan.depth + 1,)
+    blocks: Shape = (scan.depth,)
+    tables = {"states": states, "spread": states, "sequences": (*states, None), "heads": (*blocks, None)}
+    for table, shape in tables.items():
         for name, values in getattr(scan, table).items():
             yield f"{table}[{name!r}]", values, shape
     for step, row in scan.steps.items():

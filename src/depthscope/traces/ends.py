@@ -121,7 +121,8 @@ def _as_before(flow: Flow, group: Group, before: list[Ends]) -> int:
 
     Before it is the end of another block, or, in the only block, what the last sum but one became.
     """
-    now, end, step = group.joins[-1].node, None, step_of
+    now, step = group.joins[-1].node, step_of
+    end: int | None = None
     if before:
         end = before[-1].result
     elif len(group.joins) > 1 and flow.nodes[fork := _fork(flow, group.joins[-1])].state == group.joins[-2].node:

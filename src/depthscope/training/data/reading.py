@@ -39,7 +39,7 @@ def _unpacked(path: Path) -> IO[bytes]:
 class _Bounded(io.RawIOBase):
     """A stream that says no beyond a number of bytes: a packed line of zeros would fill the memory."""
 
-    def __init__(self, inner: IO[bytes], path: Path, limit: int) -> None:
+    def __init__(self, inner: Any, path: Path, limit: int) -> None:
         self._inner, self._path, self._limit, self._left = inner, path, limit, limit
 
     def readable(self) -> bool:
