@@ -43,7 +43,8 @@ def main() -> None:
         else:
             with ds.fix_(model, remedy):
                 scan = ds.scan(model, tokens, attention=False)
-        print(f"{remedy or 'no remedy'!s:24} token diversity {float(scan['t_div'][-1]):.2g} at block 24: {scan.verdict.status}")
+        name, left = str(remedy or "no remedy"), float(scan["t_div"][-1])
+        print(f"{name:24} token diversity {left:.2g} at block 24: {scan.verdict.status}")
     assert torch.equal(model(tokens), plain)  # every remedy is undone bit for bit
 
 

@@ -37,7 +37,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             (tmp_path / name[1]).write_text(code)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "modules", {k: v for k, v in sys.modules.items() if not k.startswith("my_package")})
+    for name in [name for name in sys.modules if name.startswith("my_package")]:  # of the test before
+        monkeypatch.delitem(sys.modules, name)
     return tmp_path
 
 

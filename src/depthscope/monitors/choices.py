@@ -51,9 +51,7 @@ class Choices:
             ):
                 raise UsageError(f"{name} must lie between 0 and 1, a share; got {value!r}. 0.01 is one percent.")
         if self.entropy_floor is not None and not self.attention:
-            raise UsageError(
-                "entropy_floor needs the entropy of attention, which is not measured. Add attention=True."
-            )
+            raise UsageError("entropy_floor needs the entropy of attention, which is not measured. Add attention=True.")
         if not callable(self.action) and self.action not in ACTIONS:
             raise UnknownNameError(f"{unknown('action', str(self.action), ACTIONS)} Or give a function of an Alarm.")
         own = (self.metrics,) if isinstance(self.metrics, str) else tuple(self.metrics)

@@ -116,7 +116,7 @@ def _on_this_split(comparison: Comparison) -> str:
 def _difference(one: Any, comparison: Comparison) -> str:
     count, seeds = one.test.count, len(comparison.seeds)
     if count < FEWEST:
-        return f"{one.better} and {one.worse}: no comparison, because only {count} of {seeds} seeds were finished by both."
+        return f"{one.better} and {one.worse}: no comparison, both finished only {count} of {seeds} seeds."
     score = comparison.score
     by = score.difference(abs(one.test.mean), one.test.spread)
     flips = "" if math.isnan(one.test.p_flip) else f"; sign flips {one.test.p_flip:.2g}"
