@@ -86,7 +86,10 @@ def test_a_fixed_model_is_refused_and_a_cache_too() -> None:
     from transformers import DynamicCache
 
     tiny = llama()
-    with ds.fix_(tiny.model, ds.remedies.DeEscalate(), at="sa_sum"), pytest.raises(UsageError, match="must have no remedy"):
+    with (
+        ds.fix_(tiny.model, ds.remedies.DeEscalate(), at="sa_sum"),
+        pytest.raises(UsageError, match="must have no remedy"),
+    ):
         ds.depth(tiny.model, ids())
     with pytest.raises(UsageError, match="cache"):
         ds.depth(tiny.model, {"input_ids": ids(), "past_key_values": DynamicCache()})

@@ -266,8 +266,7 @@ class Settings:
         wanted: Iterable[int] = (),
     ) -> tuple[Recorder, dict[str, float]]:
         """One forward pass, recorded; quiet: dropout silenced, no heads, no gradients."""
-        heads = [] if quiet else self.of_kind("attention")
-        loss = None if quiet else self.gradients
+        heads, loss = ([], None) if quiet else (self.of_kind("attention"), self.gradients)
         readers = StateReader(states, batch.mask), AttentionReader(heads, batch.mask, self.sample)
         with held(model):
             chosen = candidates(model, self.blocks)
