@@ -85,7 +85,7 @@ docs: .venv/docs
 	touch $@
 
 .venv/docs: .venv/demo
-	$(PIP) --editable ".[plot,report,hf,train,docs]"
+	$(PIP) --editable ".[plot,report,hf,train,lightning,integrations,docs]"
 	touch $@
 
 .venv/scale: .venv/test
