@@ -79,7 +79,7 @@ def _one(
         "depth": depth,
         "d": d,
         "h": pick([2, 4, 8]),
-        "q": pick([1, 2, 4]) * d,
+        "q": pick([1, 2]) * d,
         "wiring": pick(MENDED if mended else WIRINGS),
         "weights": pick(["torch_default", "torch_default", "xavier", "xavier", "unit_gain"]),
         "alpha": pick([0.5, 1.0, 1.0, 1.0, 1.5]),

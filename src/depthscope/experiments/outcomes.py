@@ -4,6 +4,7 @@ Runs are jobs of compare's pool, each in a folder that its settings name: the sa
 """
 
 import math
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -17,7 +18,8 @@ from depthscope.experiments.drawn_designs import DrawnDesign
 from depthscope.experiments.progress import tell
 from depthscope.training.arms import rate_words
 from depthscope.training.executors import opened
-from depthscope.training.job import Job, key
+from depthscope.training.job import Job, do, key
+from depthscope.training.lock import lock
 from depthscope.training.plan import Listed
 from depthscope.training.recipe import Recipe
 from depthscope.training.run import Run
@@ -28,11 +30,11 @@ RATES = (1e-3, 3e-3, 3e-4, 1e-2)  # in the order in which they are run
 LEARNT = 0.99  # of the loss of the best constant answer: a model that has not looked at its input is never below it
 WINDOW = 8  # batches over which the training loss is averaged to say when it fell below
 OPTIONS: dict[str, dict[str, Any]] = {
-    "digits": {},
+    "digits": {"train": 800},
     "pydoc": {"model": "decoder", "segment": 24, "epoch_tokens": 28 * 16 * 24, "test": 1024, "bias": "frequencies"},
     "sorting": {"activation": "relu"},  # replaced by the design's own
 }
-BATCH = {"digits": 48, "pydoc": 16, "sorting": 32}
+BATCH = {"digits": 32, "pydoc": 16, "sorting": 32}
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,24 @@ def outcomes(
     with opened(None, processes, folder.resolve()) as crew:
         work(source, crew.executor, folder, at_once=crew.asked, watch=lambda m: tell(m.ended, m.total))
     return [_outcome(design, rate, source.outcomes[job]) for job, (design, rate) in jobs.items()]
+
+
+def outcomes_here(
+    pairs: Sequence[tuple[DrawnDesign, float]], folder: Path, *, epochs: int = 2
+) -> list[Outcome]:
+    """The same one after another in this process, which saves the start of a process for runs of seconds.
+
+    Runs that another process is at are left to it, so that several may share a folder; what they give is not returned.
+    """
+    for turn, (design, rate) in enumerate(pairs):
+        tell(turn, len(pairs))
+        job = job_of(design, rate, folder.resolve(), epochs)
+        job.write()
+        held = None if job.ended() else lock(job.folder)
+        if held is not None:
+            with held:
+                do(job, os.getppid())
+    return ended_outcomes(pairs, folder, epochs=epochs)
 
 
 def ended_outcomes(pairs: Iterable[tuple[DrawnDesign, float]], folder: Path, *, epochs: int = 2) -> list[Outcome]:
