@@ -19,14 +19,14 @@ from depthscope.experiments.progress import tell
 from depthscope.training.arms import rate_words
 from depthscope.training.executors import opened
 from depthscope.training.job import Job, do, key
-from depthscope.training.lock import lock
+from depthscope.training.lock import lock_or_refuse
 from depthscope.training.plan import Listed
 from depthscope.training.recipe import Recipe
 from depthscope.training.run import Run
 from depthscope.training.tasks import task as load_task
 from depthscope.training.work import work
 
-RATES = (1e-3, 3e-3, 3e-4, 1e-2)  # in the order in which they are run
+RATES = (1e-3, 3e-3, 3e-4, 1e-2)  # in the order in which they are tried
 LEARNT = 0.99  # of the loss of the best constant answer: a model that has not looked at its input is never below it
 WINDOW = 8  # batches over which the training loss is averaged to say when it fell below
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -88,22 +88,37 @@ def outcomes(
     return [_outcome(design, rate, source.outcomes[job]) for job, (design, rate) in jobs.items()]
 
 
-def outcomes_here(
-    pairs: Sequence[tuple[DrawnDesign, float]], folder: Path, *, epochs: int = 2
-) -> list[Outcome]:
-    """The same one after another in this process, which saves the start of a process for runs of seconds.
+def next_rate(known: dict[float, bool]) -> float | None:
+    """The rate to try next, when it is known at which of RATES a design trains; None when the largest is known.
 
-    Runs that another process is at are left to it, so that several may share a folder; what they give is not returned.
+    A rate below one that trains, and one above one that does not, is not tried: what it would be is taken for known.
     """
-    for turn, (design, rate) in enumerate(pairs):
-        tell(turn, len(pairs))
-        job = job_of(design, rate, folder.resolve(), epochs)
-        job.write()
-        held = None if job.ended() else lock(job.folder)
-        if held is not None:
-            with held:
-                do(job, os.getppid())
-    return ended_outcomes(pairs, folder, epochs=epochs)
+    ladder = sorted(RATES)
+    low = max((k for k, rate in enumerate(ladder) if known.get(rate)), default=-1)
+    high = min((k for k, rate in enumerate(ladder) if known.get(rate) is False), default=len(ladder))
+    open_ones = [rate for rate in RATES if low < ladder.index(rate) < high]
+    return next(iter(open_ones), None)
+
+
+def climbed(design: DrawnDesign, folder: Path, epochs: int = 2) -> list[Outcome]:
+    """Runs of one design, one after another in this process, until the largest rate that trains is known."""
+    found: list[Outcome] = []
+    while (rate := next_rate({one.rate: one.trains for one in found})) is not None:
+        found.append(outcome_here(design, rate, folder, epochs))
+    return found
+
+
+def outcome_here(design: DrawnDesign, rate: float, folder: Path, epochs: int = 2) -> Outcome:
+    """The outcome of one run, in this process, which saves the start of one; it is gone on with, or read."""
+    job = job_of(design, rate, folder.resolve(), epochs)
+    job.write()
+    run = job.ended()
+    if run is None:
+        with lock_or_refuse(job.folder):
+            run = do(job, os.getppid())
+    if not run.ended:  # ^C only asks a training to stop; what is around it is to stop too
+        raise KeyboardInterrupt
+    return _outcome(design, rate, run)
 
 
 def ended_outcomes(pairs: Iterable[tuple[DrawnDesign, float]], folder: Path, *, epochs: int = 2) -> list[Outcome]:

@@ -15,17 +15,14 @@ from depthscope.theory.matrix_gains import MatrixGains
 from depthscope.theory.stacks import Blocks, block
 from depthscope.theory.two_numbers import Overlaps, tokens_alike
 
-ZERO = Overlaps(0.0, 0.0)
-
 
 @dataclass(frozen=True)
 class Branches:
-    """Widths that updates know of: d of the stream, q of the network, h heads. learnt: the factor that a branch is
-    written with is a parameter, as in LayerScale, ReZero and SkipInit."""
+    """Widths that updates know of: d of the stream, q of the network. learnt: the factor that a branch is written with
+    is a parameter, as in LayerScale, ReZero and SkipInit."""
 
     d: int
     q: int
-    h: int
     learnt: bool = False
 
 

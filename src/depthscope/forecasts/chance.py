@@ -1,0 +1,38 @@
+"""The chance that a design trains at a rate, and how far it can be trusted."""
+
+from dataclasses import dataclass
+
+from depthscope.forecasts.rate_limit import RateLimit
+
+FITTED = "60 designs of 6 to 128 blocks and 32 to 48 channels, AdamW without warm-up, 50 to 64 steps on three tasks"
+DEPTHS = (6, 128)
+
+
+@dataclass(frozen=True)
+class Chance:
+    """probability of training at lr; largest_rate: where it is one half. reliability: how often it was right, in words.
+
+    It speaks of Adam and AdamW at a constant rate without warm-up.
+    """
+
+    lr: float
+    probability: float
+    largest_rate: float
+    reliability: str
+
+    @property
+    def likely(self) -> bool:
+        return self.probability >= 0.5
+
+    def __str__(self) -> str:
+        return (
+            f"It trains at {self.lr:.2g} with probability {self.probability:.2f}; the largest rate is about "
+            f"{self.largest_rate:.1g} (Adam or AdamW, no warm-up). {self.reliability}"
+        )
+
+
+def chance_of(limit: RateLimit, lr: float) -> Chance:
+    """The chance of a design whose limit is known."""
+    low, high = DEPTHS
+    beyond = "" if low <= limit.depth <= high else f" This design has {limit.depth} blocks, beyond them."
+    return Chance(lr, limit.probability(lr), limit.largest_rate, f"Fitted on {FITTED}.{beyond}")
