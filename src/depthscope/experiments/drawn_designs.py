@@ -1,7 +1,7 @@
 """Designs drawn by a seed for the question whether they train, one half of them held out before anything is run."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from depthscope.models.design import Design
@@ -43,6 +43,11 @@ class DrawnDesign:
         """Arguments of ds.forecast."""
         more = {"tau": self.tau, "site": self.site} if self.tau else {}
         return self.choices | more | {"n": self.tokens, "causal": self.task == "pydoc"}
+
+    def changed(self, **settings: Any) -> "DrawnDesign":
+        """Another one in its place, by settings as advice has them; de-escalation and scores are those of settings."""
+        tau, site = settings.pop("tau", 0.0), settings.pop("site", "block_out")
+        return replace(self, choices=self.choices | {"scores": 1.0} | settings, tau=tau, site=site)
 
     @property
     def build(self) -> Build:
