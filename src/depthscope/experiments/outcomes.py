@@ -4,7 +4,7 @@ Runs are jobs of compare's pool, each in a folder that its settings name: the sa
 """
 
 import math
-import os
+import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,18 +16,19 @@ import torch
 from depthscope.errors import DepthscopeError
 from depthscope.experiments.drawn_designs import DrawnDesign
 from depthscope.experiments.progress import tell
+from depthscope.training import checkpoint
 from depthscope.training.arms import rate_words
 from depthscope.training.executors import opened
-from depthscope.training.job import Job, do, key
-from depthscope.training.lock import lock_or_refuse
+from depthscope.training.job import Job, key
+from depthscope.training.loop import train
 from depthscope.training.plan import Listed
 from depthscope.training.recipe import Recipe
 from depthscope.training.run import Run
 from depthscope.training.tasks import task as load_task
 from depthscope.training.work import work
 
-RATES = (1e-3, 3e-3, 3e-4, 1e-2)  # in the order in which they are tried
-LEARNT = 0.99  # of the loss of the best constant answer: a model that has not looked at its input is never below it
+RATES = (3e-3, 1e-3, 1e-2, 3e-4)  # in the order in which they are tried while none trains
+LEARNT = 0.998  # of the loss of the best constant answer: without a look at the input nobody is below 1
 WINDOW = 8  # batches over which the training loss is averaged to say when it fell below
 OPTIONS: dict[str, dict[str, Any]] = {
     "digits": {"train": 800},
@@ -91,13 +92,15 @@ def outcomes(
 def next_rate(known: dict[float, bool]) -> float | None:
     """The rate to try next, when it is known at which of RATES a design trains; None when the largest is known.
 
-    A rate below one that trains, and one above one that does not, is not tried: what it would be is taken for known.
+    That is one that trains while the next above it does not, or is none. Rates below it are not tried. A rate that
+    fails says nothing of those above it before one below it has trained: it may be too slow.
     """
     ladder = sorted(RATES)
-    low = max((k for k, rate in enumerate(ladder) if known.get(rate)), default=-1)
-    high = min((k for k, rate in enumerate(ladder) if known.get(rate) is False), default=len(ladder))
-    open_ones = [rate for rate in RATES if low < ladder.index(rate) < high]
-    return next(iter(open_ones), None)
+    top = max((k for k, rate in enumerate(ladder) if known.get(rate)), default=None)
+    if top is None:
+        return next((rate for rate in RATES if rate not in known), None)
+    above = ladder[top + 1 : top + 2]
+    return above[0] if above and above[0] not in known else None
 
 
 def climbed(design: DrawnDesign, folder: Path, epochs: int = 2) -> list[Outcome]:
@@ -114,10 +117,11 @@ def outcome_here(design: DrawnDesign, rate: float, folder: Path, epochs: int = 2
     job.write()
     run = job.ended()
     if run is None:
-        with lock_or_refuse(job.folder):
-            run = do(job, os.getppid())
+        run = train(job.build, _task(job.task, tuple(job.options.items())), job.recipe, folder=job.folder)
     if not run.ended:  # ^C only asks a training to stop; what is around it is to stop too
         raise KeyboardInterrupt
+    for kept in checkpoint.folders(job.folder):  # the weights of all runs would fill a disk
+        shutil.rmtree(kept, ignore_errors=True)
     return _outcome(design, rate, run)
 
 
