@@ -31,8 +31,8 @@ class Chance:
         )
 
 
-def chance_of(limit: RateLimit, lr: float) -> Chance:
+def chance_of(limit: RateLimit, lr: float, steps: int | None = None) -> Chance:
     """The chance of a design whose limit is known."""
     low, high = DEPTHS
     beyond = "" if low <= limit.depth <= high else f" This design has {limit.depth} blocks, beyond them."
-    return Chance(lr, limit.probability(lr), limit.largest_rate, f"Fitted on {FITTED}.{beyond}")
+    return Chance(lr, limit.probability(lr, steps), limit.largest_rate, f"Fitted on {FITTED}.{beyond}")

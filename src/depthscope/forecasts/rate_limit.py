@@ -12,8 +12,11 @@ from depthscope.forecasts.numbers import growth_of_design, has_maps, numbers_of_
 from depthscope.models.design import Design
 from depthscope.theory.updates import Branches, updates_by_depth
 
-C, DIVERSITY, SLOPE = 0.3, 0.25, 2.0  # of eta_max and of the probability: not fitted yet
+C, DIVERSITY, SLOPE = 5.3, 0.17, 2.0  # of eta_max and of the probability; fitted in beyond/will_it_train
+MOVED = 0.03  # how far entries must be able to move before anything is learned, rate times steps; fitted too
+LOST = 1e-3  # t_div below which less makes no difference
 LEARNT = ("layer_scale", "rezero", "skip_init")  # wirings whose factor on a branch is a parameter
+BARE_NORMS = ("even_steps",)  # wirings whose norms have no gains and no biases
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,7 @@ class RateLimit:
     diversity: t_div after the last block.
 
     eta_max = c t_div^b / update,    P(trains at eta) = 1 / (1 + (eta / eta_max)^k)
+    eta_min = m / (steps t_div^b),   P(in so many steps) = P(trains at eta) / (1 + (eta_min / eta)^k)
     """
 
     depth: int
@@ -32,12 +36,29 @@ class RateLimit:
 
     @property
     def largest_rate(self) -> float:
-        return C * max(self.diversity, 1e-12) ** DIVERSITY / self.update
+        return C * self._left / self.update
 
-    def probability(self, lr: float) -> float:
+    def smallest_rate(self, steps: int) -> float:
+        """Below it so many steps are too few."""
+        return MOVED / (steps * self._left)
+
+    def probability(self, lr: float, steps: int | None = None) -> float:
         if not isinstance(lr, int | float) or isinstance(lr, bool) or not 0 < lr < math.inf:
             raise UsageError(f"trains: lr must be a positive learning rate; got {lr!r}. 1e-3 is a usual one.")
-        return 1 / (1 + math.exp(min(SLOPE * math.log(lr / self.largest_rate), 700.0)))
+        if steps is None:
+            return _likely(self.largest_rate / lr)
+        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+            raise UsageError(f"trains: steps must be a whole number, 1 or more; got {steps!r}. Leave it out for enough.")
+        return _likely(self.largest_rate / lr) * _likely(lr / self.smallest_rate(steps))
+
+    @property
+    def _left(self) -> float:
+        return max(self.diversity, LOST) ** DIVERSITY
+
+
+def _likely(times: float) -> float:
+    """1 / (1 + times^-k), for a rate that is so many times on the good side of a limit."""
+    return 1 / (1 + math.exp(min(-SLOPE * math.log(times), 700.0)))
 
 
 def limit_of(
@@ -53,7 +74,7 @@ def limit_of(
         return None
     numbers = numbers_of_design(design)
     numbers["score_variance"] *= scores**2
-    sizes = Branches(design.d, design.ffn_width, design.wiring in LEARNT)
+    sizes = Branches(design.d, design.ffn_width, design.wiring in LEARNT, design.wiring not in BARE_NORMS)
     stack = {"n": n, "tau": tau, "site": site, **numbers}
     r, energies = updates_by_depth(depth=design.depth, t_sim=t_sim, sizes=sizes, **stack)
     growth = growth_of_design(replace(design, causal=False), n, t_sim=t_sim, tau=tau, scores=scores)

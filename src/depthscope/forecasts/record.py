@@ -87,9 +87,12 @@ class Forecast(Record):
         """The largest learning rate of Adam(W), without warm-up, at which it is as likely to train as not."""
         return self._limit("largest_rate").largest_rate
 
-    def trains(self, lr: float) -> Chance:
-        """How likely it is to train by Adam(W) at this rate, and how often such forecasts were right."""
-        return chance_of(self._limit("trains"), lr)
+    def trains(self, lr: float, steps: int | None = None) -> Chance:
+        """How likely it is to train by Adam(W) at this rate, and how often such forecasts were right.
+
+        steps: in so many steps something must have been learned; left out, there are enough.
+        """
+        return chance_of(self._limit("trains"), lr, steps)
 
     def _limit(self, asked: str) -> RateLimit:
         if self.rate_limit is None:

@@ -19,18 +19,20 @@ from depthscope.theory.two_numbers import Overlaps, tokens_alike
 @dataclass(frozen=True)
 class Branches:
     """Widths that updates know of: d of the stream, q of the network. learnt: the factor that a branch is written with
-    is a parameter, as in LayerScale, ReZero and SkipInit."""
+    is a parameter, as in LayerScale, ReZero and SkipInit. norms: those in the stream have gains and biases."""
 
     d: int
     q: int
     learnt: bool = False
+    norms: bool = True
 
 
 def updates_by_depth(*, depth: int, t_sim: float, sizes: Branches, **numbers: Any) -> tuple[list[float], list[float]]:
     """How much one step at rate 1 moves the stream at every block, and the energy of the stream after every block.
 
-    r_l = sqrt(sum of the changes of both branches) / |stream|, relative and root mean square, (depth,);
-    energies (depth + 1,). numbers as for similarity_by_depth.
+    r_l = sqrt(sum of the changes of both branches) / |stream| + gains and biases, relative and root mean square;
+    (depth,) and energies (depth + 1,). A norm in the stream moves it by the rate with its gain and once more with its
+    bias, which all tokens share and de-escalation takes out. numbers as for similarity_by_depth.
     """
     blocks = Blocks(**numbers)
     x = tokens_alike(t_sim, blocks.n)
@@ -41,7 +43,8 @@ def updates_by_depth(*, depth: int, t_sim: float, sizes: Branches, **numbers: An
             x = Overlaps(x.p / x.q, x.D / x.q)
         seen: dict[str, Overlaps] = {}
         x = block(x, blocks, junctions, seen.__setitem__)
-        found.append(math.sqrt(_moved(seen, blocks, junctions, sizes)))
+        norms = sizes.norms * sum(j.normed_sum for j in (junctions.attention, junctions.network))
+        found.append(math.sqrt(_moved(seen, blocks, junctions, sizes)) + norms * (2 - blocks.tau))
         energies.append(x.q)
     return found, energies
 
