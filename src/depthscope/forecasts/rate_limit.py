@@ -12,8 +12,8 @@ from depthscope.forecasts.numbers import growth_of_design, has_maps, numbers_of_
 from depthscope.models.design import Design
 from depthscope.theory.updates import Branches, updates_by_depth
 
-C, DIVERSITY, SLOPE = 5.3, 0.17, 2.0  # of eta_max and of the probability; fitted in beyond/will_it_train
-MOVED = 0.03  # how far entries must be able to move before anything is learned, rate times steps; fitted too
+C, DIVERSITY, SLOPE = 5.6, 0.18, 2.06  # of eta_max and of the probability; fitted in beyond/will_it_train
+MOVED = 0.029  # how far entries must be able to move before anything is learned, rate times steps; fitted too
 LOST = 1e-3  # t_div below which less makes no difference
 LEARNT = ("layer_scale", "rezero", "skip_init")  # wirings whose factor on a branch is a parameter
 BARE_NORMS = ("even_steps",)  # wirings whose norms have no gains and no biases
