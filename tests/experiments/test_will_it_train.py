@@ -103,7 +103,11 @@ def test_areas_fits_and_shares() -> None:
     assert auc(told(X, w), p > 0.5) > 0.98
     low, high = auc_interval(X[:200, 0], p[:200] > 0.5, torch.arange(200) // 4)
     assert low < auc(X[:200, 0], p[:200] > 0.5) < high
-    assert within(torch.tensor([1e-3, 1e-3, 1e-3]), torch.tensor([3e-3, 3.1e-3, 4e-4]), 3.0).tolist() == [True, False, True]
+    assert within(torch.tensor([1e-3, 1e-3, 1e-3]), torch.tensor([3e-3, 3.1e-3, 4e-4]), 3.0).tolist() == [
+        True,
+        False,
+        True,
+    ]
     assert share_interval(torch.tensor([True] * 8 + [False] * 2)) == pytest.approx((0.490, 0.943), abs=2e-3)  # Wilson
 
 

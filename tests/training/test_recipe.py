@@ -3,7 +3,6 @@
 import itertools
 import json
 from dataclasses import replace
-
 from typing import Any
 
 import pytest

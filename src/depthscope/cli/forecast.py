@@ -39,7 +39,8 @@ def command(
     """Forecast how alike tokens become with depth, from weights, from sizes or from a scan, without computing a block.
 
     Examples: depthscope forecast bert --depth 100 --advise;  depthscope forecast scan.json --depth 48;
-    depthscope forecast --depth 1000 --width 8192 --heads 64 --n 128 --tau 0.3;  depthscope forecast --depth 48 --lr 1e-3
+    depthscope forecast --depth 1000 --width 8192 --heads 64 --n 128 --tau 0.3
+    depthscope forecast --depth 48 --lr 1e-3
     """
     if advise and tau:
         raise UsageError("--advise: finds tau itself; got --tau as well. Leave one out.")

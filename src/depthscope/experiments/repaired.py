@@ -37,4 +37,3 @@ def advised(design: DrawnDesign, rate: float) -> dict[str, Any]:
     """The settings that advice chooses for the design without its own de-escalation and scores."""
     own = {name: value for name, value in design.asked.items() if name not in ("tau", "site", "scores")}
     return advise(**own, lr=rate).choice.settings
-

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.forecasts.curves import NO_PASS, curves
-from depthscope.forecasts.padded import mask_of_tokens
 from depthscope.forecasts.drawn_models import limit_of_model
+from depthscope.forecasts.padded import mask_of_tokens
 from depthscope.forecasts.record import Forecast
 from depthscope.forecasts.sureness import TRAINED, band_by_variance, beyond_range, neglected, warned_of_training
 from depthscope.forecasts.trained import sign_of_training

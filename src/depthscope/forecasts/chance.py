@@ -4,7 +4,11 @@ from dataclasses import dataclass
 
 from depthscope.forecasts.rate_limit import RateLimit
 
-FITTED = "60 designs of 6 to 128 blocks and 32 to 48 channels, AdamW without warm-up, 50 to 64 steps on three tasks"
+FITTED = (
+    "Fitted on 28 designs of 6 to 128 blocks and 32 to 48 channels (AdamW, no warm-up, 50 to 64 steps, three small "
+    "tasks). Of designs that were held out it told 78 % of the runs right, and the largest rate within a factor of 3 for "
+    "61 %."
+)
 DEPTHS = (6, 128)
 
 
@@ -34,5 +38,5 @@ class Chance:
 def chance_of(limit: RateLimit, lr: float, steps: int | None = None) -> Chance:
     """The chance of a design whose limit is known."""
     low, high = DEPTHS
-    beyond = "" if low <= limit.depth <= high else f" This design has {limit.depth} blocks, beyond them."
-    return Chance(lr, limit.probability(lr, steps), limit.largest_rate, f"Fitted on {FITTED}.{beyond}")
+    beyond = "" if low <= limit.depth <= high else f" This design has {limit.depth} blocks, beyond those."
+    return Chance(lr, limit.probability(lr, steps), limit.largest_rate, FITTED + beyond)

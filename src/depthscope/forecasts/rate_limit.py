@@ -48,7 +48,9 @@ class RateLimit:
         if steps is None:
             return _likely(self.largest_rate / lr)
         if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-            raise UsageError(f"trains: steps must be a whole number, 1 or more; got {steps!r}. Leave it out for enough.")
+            raise UsageError(
+                f"trains: steps must be a whole number, 1 or more; got {steps!r}. Leave it out for enough."
+            )
         return _likely(self.largest_rate / lr) * _likely(lr / self.smallest_rate(steps))
 
     @property
@@ -86,4 +88,3 @@ def _above(growth: Tensor, energies: list[float]) -> list[float]:
     """What the blocks above each make of a relative change."""
     grown = [*accumulate(reversed(growth[1:].tolist()), mul, initial=1.0)][::-1]
     return [g * math.sqrt(e / energies[-1]) for g, e in zip(grown, energies[1:], strict=True)]
-
