@@ -22,8 +22,8 @@ def outcome(rate: float, trains: bool, number: int = 0) -> Outcome:
 
 
 def test_one_of_each_pair_is_held_out_and_the_first_do_not_depend_on_the_rest() -> None:
-    for task in TASKS:
-        own = [design for design in DRAWN if design.task == task]
+    for name in TASKS:
+        own = [design for design in DRAWN if design.task == name]
         assert len(own) == 40
         assert all(a.held_out != b.held_out for a, b in zip(own[::2], own[1::2], strict=True))
     assert drawn_designs(30, 24, (6, 128), (32, 32, 48)) == DRAWN[:30]

@@ -1,4 +1,4 @@
-"""Advice: the mildest change that keeps tokens apart down to the last block, bears the rate, and keeps gradients calm."""
+"""Advice: the mildest change that keeps tokens apart to the last block, bears the rate, and keeps gradients calm."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -147,8 +147,9 @@ class Advice(Record):
         return self.text
 
 
-def choose(now: Option, kinds: Sequence[Kind], limits: Limits = Limits()) -> Advice:
+def choose(now: Option, kinds: Sequence[Kind], limits: Limits | None = None) -> Advice:
     """The mildest option that holds; when none does, the one that keeps most without exploding, or bears most."""
+    limits = limits or Limits()
     floor, most_growth, lr = limits
     if not isinstance(floor, int | float) or not 0 < floor < 1 - MARGIN:
         raise UsageError(f"advise: floor must lie in (0, {1 - MARGIN:g}); got {floor}. 0.05 is the default.")

@@ -48,9 +48,7 @@ class RateLimit:
         if steps is None:
             return _likely(self.largest_rate / lr)
         if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-            raise UsageError(
-                f"trains: steps must be a whole number, 1 or more; got {steps!r}. Leave it out for enough."
-            )
+            raise UsageError(f"trains: steps must be a whole number, 1 or more; got {steps!r}. Leave it out.")
         return _likely(self.largest_rate / lr) * _likely(lr / self.smallest_rate(steps))
 
     @property
@@ -69,8 +67,8 @@ def limit_of(
     """sum_l r_l G_l: r_l the relative change of the stream in block l at rate 1, G_l what the blocks above make of it.
 
     A random change grows on its way up as random gradients grow on their way down, for a matrix and its transpose have
-    one norm: G_l is the product of the gradient growths above l, over the growth of the stream. Where that growth is not
-    known, G_l = 1; a causal mask counts for r_l and G_l as none. None where a design has no maps.
+    one norm: G_l is the product of the gradient growths above l, over the growth of the stream. Where that growth is
+    not known, G_l = 1; a causal mask counts for r_l and G_l as none. None where a design has no maps.
     """
     if not has_maps(design):
         return None

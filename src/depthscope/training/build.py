@@ -46,7 +46,7 @@ class Build:
             raise UsageError(f"build: output must be true or false; got {self.output!r}.")
         if not isinstance(self.scores, int | float) or not 0 < self.scores < math.inf:
             raise UsageError(
-                f"build: scores must be positive and finite; got {self.scores!r}. 1 leaves W_q and W_k as they are drawn."
+                f"build: scores must be positive and finite; got {self.scores!r}. 1 leaves W_q and W_k alone."
             )
         if not isinstance(self.remedy_settings, dict):
             raise UsageError(f"build: remedy_settings must be names with values; got {self.remedy_settings!r}.")

@@ -47,7 +47,7 @@ class Config:
     seed: int = 24
 
 
-SMOKE = Config(deepest=16)
+SMOKE = Config(deepest=40)
 
 
 def run(cfg: Config) -> dict[str, Tensor]:
@@ -56,9 +56,8 @@ def run(cfg: Config) -> dict[str, Tensor]:
 
     repaired (failures, arms): what trains at the rate at which a held-out design failed, NaN where it was not tried.
     """
-    drawn = [
-        d for d in drawn_designs(cfg.designs, cfg.seed, cfg.depths, cfg.widths) if d.choices["depth"] <= cfg.deepest
-    ]
+    drawn = drawn_designs(cfg.designs, cfg.seed, cfg.depths, cfg.widths)
+    drawn = [d for d in drawn if d.choices["depth"] <= cfg.deepest]
     found = _outcomes(cfg, drawn)
     drawn = [d for d in drawn if found.ladder.get(d.number)]
     forecasts = [forecast(**d.asked) for d in track(drawn, len(drawn))]
@@ -138,27 +137,18 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     true = numbers["largest_rate"][whole]
     right = within(on_ladder(numbers["forecast_rate"][whole]), true, FACTOR).double()
     others = {name: _baseline(numbers, half, k - 1) for k, name in enumerate(BASELINES)}
-    shares = {
-        name: within(on_ladder(rates[whole]), true, FACTOR).double().mean() for name, (_, rates) in others.items()
-    }
-    found = stated(
-        int(half.sum()),
-        ("area under the ROC curve of training at a rate", auc(score, trains), 0.90, 1.0, 0.5),
-        (f"largest rate within a factor of {FACTOR:g}: share", right.mean(), 0.80, 1.0, shares["rate alone"]),
-    )
-    found += reported(
-        int(half.sum()), *zip(("its 95 %, from", "its 95 %, to"), auc_interval(score, trains, groups), strict=True)
-    )
-    found += reported(int(half.sum()), *zip(("share, from", "share, to"), share_interval(right), strict=True))
+    shares = {name: within(on_ladder(rates[whole]), true, FACTOR).double() for name, (_, rates) in others.items()}
+    count, area, share = int(half.sum()), "area under the ROC curve of training at a rate", "largest rate within"
+    found = stated(count, (area, auc(score, trains), 0.90, 1.0, 0.5))
+    found += stated(count, (f"{share} a factor of {FACTOR:g}: share", right.mean(), 0.80, 1.0), expected=False)
+    ends = (*auc_interval(score, trains, groups), *share_interval(right))
+    words = (f"{area}, 95 % from", f"{area}, to", f"{share}: share, 95 % from", f"{share}: share, to")
+    found += reported(count, *zip(words, ends, strict=True))
     for name, (logits, _) in others.items():
-        found += reported(int(half.sum()), (f"area by the rate and {name}", auc(logits[known], trains)))
-        found += reported(int(half.sum()), (f"largest rate by {name}: share", shares[name]))
-    likely = (score >= 0.5) == trains
-    return [
-        *found,
-        *reported(int(half.sum()), ("told right, of all cases", likely.double().mean())),
-        *_of_repairs(numbers),
-    ]
+        found += reported(count, (f"area by the rate and {name}", auc(logits[known], trains)))
+        found += reported(count, (f"{share} by {name}: share", shares[name].mean()))
+    right_cases = ((score >= 0.5) == trains).double().mean()
+    return [*found, *reported(count, ("cases told right: share", right_cases)), *_of_repairs(numbers)]
 
 
 def _of_repairs(numbers: dict[str, Tensor]) -> list[Claim]:
