@@ -37,7 +37,7 @@ def auc_interval(score: Tensor, y: Tensor, groups: Tensor, draws: int = 1000) ->
         rows = torch.cat([members[int(k)] for k in drawn])
         if 0 < int(y[rows].sum()) < len(rows):
             found.append(auc(score[rows], y[rows]))
-    low, high = torch.tensor(found).quantile(torch.tensor([0.025, 0.975])).tolist()
+    low, high = torch.tensor(found or [torch.nan]).quantile(torch.tensor([0.025, 0.975])).tolist()
     return low, high
 
 
@@ -48,6 +48,6 @@ def within(forecast: Tensor, largest: Tensor, factor: float) -> Tensor:
 
 def share_interval(yes: Tensor) -> tuple[float, float]:
     """Wilson's interval of a share, 95 %; yes (N,)."""
-    n, p, z = len(yes), float(yes.double().mean()), 1.96
+    n, p, z = max(1, len(yes)), float(yes.double().mean()), 1.96
     middle, half = p + z * z / (2 * n), z * (p * (1 - p) / n + z * z / (4 * n * n)) ** 0.5
     return (middle - half) / (1 + z * z / n), (middle + half) / (1 + z * z / n)

@@ -138,15 +138,16 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     right = within(on_ladder(numbers["forecast_rate"][whole]), true, FACTOR).double()
     others = {name: _baseline(numbers, half, k - 1) for k, name in enumerate(BASELINES)}
     shares = {name: within(on_ladder(rates[whole]), true, FACTOR).double() for name, (_, rates) in others.items()}
-    count, area, share = int(half.sum()), "area under the ROC curve of training at a rate", "largest rate within"
+    count, area = int(half.sum()), "area under the ROC curve of training at a rate"
+    share = f"largest rate within a factor of {FACTOR:g}"
     found = stated(count, (area, auc(score, trains), 0.90, 1.0, 0.5))
-    found += stated(count, (f"{share} a factor of {FACTOR:g}: share", right.mean(), 0.80, 1.0), expected=False)
+    found += stated(count, (f"{share}: share", right.mean(), 0.80, 1.0), expected=False)
     ends = (*auc_interval(score, trains, groups), *share_interval(right))
     words = (f"{area}, 95 % from", f"{area}, to", f"{share}: share, 95 % from", f"{share}: share, to")
     found += reported(count, *zip(words, ends, strict=True))
     for name, (logits, _) in others.items():
         found += reported(count, (f"area by the rate and {name}", auc(logits[known], trains)))
-        found += reported(count, (f"{share} by {name}: share", shares[name].mean()))
+        found += reported(count, (f"{share}, by {name}: share", shares[name].mean()))
     right_cases = ((score >= 0.5) == trains).double().mean()
     return [*found, *reported(count, ("cases told right: share", right_cases)), *_of_repairs(numbers)]
 
