@@ -261,6 +261,15 @@ def test_forecast_says_what_it_cannot_follow() -> None:
     assert invoke("forecast", "--wiring", "pre_nrm").exit_code != 0
 
 
+def test_forecast_says_whether_it_trains_at_a_rate() -> None:
+    sizes = ("forecast", "--depth", "12", "--width", "32", "--heads", "4", "--n", "16")
+    result = invoke(*sizes, "--lr", "1e-5")
+    assert result.exit_code == 0 and "It trains at 1e-05 with probability" in " ".join(result.output.split())
+    assert "Largest learning rate" in result.output
+    told = json.loads(invoke(*sizes, "--lr", "3e-2", "--advise", "--json", "-").stdout)
+    assert told["trains"]["probability"] < 0.5 and told["trains"]["lr"] == 3e-2 and told["advice"]["lr"] == 3e-2
+
+
 def test_forecast_advises_measures_and_reads_scans(tmp_path: Path) -> None:
     result = invoke("forecast", "--depth", "20", "--width", "64", "--n", "16", "--advise")
     assert result.exit_code == 0 and "The mildest change that helps" in " ".join(result.output.split())

@@ -48,6 +48,7 @@ TINIER: dict[str, dict[str, Any]] = {
     "beyond/shelf": {"depth": 2, "d": 8, "n": 8, "arms": ("none", "DeEscalate tau=0.5", "GFSA", "pre_norm")},
     "beyond/verdicts": {"every": 90},
     "beyond/violated_assumptions": {"trials": 2, "depth": 2, "n": 8, "d": 16},
+    "beyond/will_it_train": {"deepest": 10},
     "depth_use/wirings": {"depth": 2, "d": 8, "q": 8, "steps": 1, "segment": 16, "rows": 2},
     "dong2021/bounds": {"networks": 4, "narrow": 64, "wide": 128},
     "dong2021/chained_attention": {"repeats": 3, "depth": 4, "d": 32, "n": 8},

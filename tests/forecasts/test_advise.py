@@ -7,7 +7,7 @@ import torch
 
 import depthscope as ds
 from depthscope.errors import UsageError
-from depthscope.forecasts.advice import FLOOR, Kind, Option, choose
+from depthscope.forecasts.advice import FLOOR, Kind, Limits, Option, choose
 from depthscope.forecasts.advise import advise
 from depthscope.forecasts.record import Forecast
 from loops import over
@@ -38,7 +38,7 @@ def test_the_mildest_that_holds() -> None:
     fine = choose(Option("nothing", {}, "", curve(0.5)), [weak])
     assert not fine.needed and fine.text.startswith("No fix needed: 0.5 of the signal")
     with pytest.raises(UsageError, match="floor must lie in"):
-        choose(now, [weak], floor=1.0)
+        choose(now, [weak], Limits(floor=1.0))
 
 
 @over(

@@ -3,6 +3,7 @@
 import itertools
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from depthscope.errors import UnknownNameError, UsageError
 from depthscope.traces.installed import OWN
 from depthscope.training.arms import arm
 from depthscope.training.batches import seeded, share
-from depthscope.training.build import Build
+from depthscope.training.build import Build, scale_scores_
 from depthscope.training.image_batches import ImageBatches, order
 from depthscope.training.recipe import Recipe
 from depthscope.training.run import Run
@@ -125,6 +126,24 @@ def test_a_build_says_what_is_wrong_with_it() -> None:
             replace(BUILD, remedy="de_escalate", remedy_settings={"learnable": word}).model(tiny_task(), 0)
     with pytest.raises(UsageError, match="output must be true or false; got 'no'"):
         Build(output="no")  # type: ignore[arg-type]
+
+
+def test_scores_are_a_factor_on_what_the_softmax_reads() -> None:
+    task = tiny_task()
+    plain, small = (replace(BUILD, scores=scores).model(task, 3)[0].state_dict() for scores in (1.0, 0.25))
+    for name, weight in plain.items():
+        factor = 0.5 if name.endswith(("W_q.weight", "W_k.weight")) else 1.0  # a root of it on each of the two
+        assert torch.equal(small[name], factor * weight), name
+    with pytest.raises(UsageError, match="scores must be positive and finite; got 0"):
+        Build(scores=0)
+    with pytest.raises(UsageError, match="acts on W_q and W_k of reference models"):
+        scale_scores_(torch.nn.Linear(2, 2), 0.5)
+
+
+def test_alpha_and_activation_reach_the_blocks() -> None:
+    model, _ = replace(BUILD, alpha=0.5, activation="swiglu").model(tiny_task(), 0)
+    block: Any = next(module for module in model.modules() if type(module).__name__ == "Block")
+    assert block.wiring.alpha == 0.5 and hasattr(block.ffn, "W_gate")
 
 
 def test_a_record_survives_json_with_numbers_that_are_not_finite(tmp_path) -> None:

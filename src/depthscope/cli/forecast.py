@@ -30,6 +30,9 @@ def command(
     tau: Annotated[float, typer.Option(help="De-escalation at block_out.")] = 0.0,
     advise: Annotated[bool, typer.Option(help="Add the mildest change that keeps tokens apart.")] = False,
     floor: Annotated[float, typer.Option(help="With --advise: t_div that must be left at the last block.")] = 0.05,
+    lr: Annotated[
+        float | None, typer.Option(help="Will it train at this rate of Adam(W)? With --advise: a change that does.")
+    ] = None,
     measure: Annotated[bool, typer.Option(help="Also scan the model, and compare.")] = False,
     output: Output,
 ) -> None:
@@ -37,6 +40,7 @@ def command(
 
     Examples: depthscope forecast bert --depth 100 --advise;  depthscope forecast scan.json --depth 48;
     depthscope forecast --depth 1000 --width 8192 --heads 64 --n 128 --tau 0.3
+    depthscope forecast --depth 48 --lr 1e-3
     """
     if advise and tau:
         raise UsageError("--advise: finds tau itself; got --tau as well. Leave one out.")
@@ -62,9 +66,10 @@ def command(
         refuse("sizes", **design)
         source, given = model.resolved()
         choices = dict(where)
-    found, advice = predicted(source, given, choices, tau, floor if advise else None, output.aside())
+    limits = {"floor": floor, "lr": lr} if advise else None
+    found, advice = predicted(source, given, choices, tau, limits, output.aside())
     scanned = measured(source, given, where, tau) if measure else None
-    output.show(Outlook(found, advice, scanned, numbers))
+    output.show(Outlook(found, advice, scanned, numbers, None if lr is None else found.trains(lr)))
 
 
 def saved(path: str, stream: str | None) -> Any:
@@ -92,14 +97,14 @@ def refuse(what: str, **given: Any) -> None:
 
 
 def predicted(
-    source: Any, given: Any, choices: dict[str, Any], tau: float, floor: float | None, console: Any
+    source: Any, given: Any, choices: dict[str, Any], tau: float, limits: dict[str, Any] | None, console: Any
 ) -> tuple[Any, Any]:
     from depthscope.forecasts.advise import advise
     from depthscope.forecasts.forecast import forecast
 
-    with console.status("forecasting" if floor is None else "weighing changes"):
+    with console.status("forecasting" if limits is None else "weighing changes"):
         found = forecast(source, given, tau=tau, **choices)
-        return found, None if floor is None else advise(source, given, floor=floor, **choices)
+        return found, None if limits is None else advise(source, given, **limits, **choices)
 
 
 def measured(source: Any, given: Any, where: dict[str, Any], tau: float) -> Any:

@@ -8,16 +8,21 @@ from depthscope.records import Record, plain
 
 @dataclass(frozen=True)
 class Outlook(Record):
-    """A forecast, and what was asked for beside it. numbers: of a design in two numbers, for maps of collapse."""
+    """A forecast, and what was asked for beside it. numbers: of a design in two numbers, for maps of collapse.
+
+    chance: of training at the rate that was asked for.
+    """
 
     forecast: Any
     advice: Any
     measured: Any
     numbers: dict[str, Any] | None
+    chance: Any = None
 
     def to_dict(self) -> dict[str, Any]:
         """The forecast's own plain data, and more beside it: Forecast.load reads it."""
         beside = {"advice": self.advice} if self.advice else {}
+        beside |= {"trains": self.chance} if self.chance else {}
         beside |= {"measured_t_sim": self.measured["t_sim"]} if self.measured else {}
         return self.forecast.to_dict() | plain(beside)
 
@@ -28,6 +33,8 @@ class Outlook(Record):
         from depthscope.reports.show import module_for
 
         told = [sheet for one in (self.forecast, self.advice) if one for sheet in module_for(one).sheets(one)]
+        if self.chance:
+            told.append(Sheet("training", [Line(str(self.chance), "bold")], None))
         if self.measured:
             told.append(Sheet("measured", [Line(error_in_words(self.forecast, self.measured), "bold")], None))
         return told

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from depthscope.errors import ForecastError, UsageError, said_by
-from depthscope.forecasts.advice import FLOOR, MOST_GROWTH, Advice, Kind, Option, choose
+from depthscope.forecasts.advice import FLOOR, MOST_GROWTH, Advice, Kind, Limits, Option, choose
 from depthscope.forecasts.by_scan import continued, replayed
 from depthscope.forecasts.calibrate import calibrate
 from depthscope.forecasts.forecast import forecast
@@ -20,6 +20,8 @@ from depthscope.scans.verdict import advised_by
 TAUS = tuple(i / 20 for i in range(1, 21))
 WEIGHTS = (0.8, 0.63, 0.5, 0.4, 0.32, 0.25, 0.2, 0.16, 0.125, 0.1)  # of a branch
 SCORES = (0.5, 0.3, 0.1, 0.03)  # factors on what the softmax reads
+KEEPING = ("pre_norm", "deep_norm")  # wirings that keep tokens apart
+BEARING = (*KEEPING, "depth_scaled", "layer_scale", "rezero")  # and those that bear large steps, from mild to strong
 AS_IT_IS = "nothing"
 
 
@@ -30,20 +32,22 @@ def advise(
     *,
     floor: float = FLOOR,
     most_growth: float = MOST_GROWTH,
+    lr: float | None = None,
     **choices: Any,
 ) -> Advice:
     """The mildest change that leaves `floor` of the signal different between tokens at the last block.
 
     Arguments as for ds.forecast: a model and its inputs, a Scan (with depth= for more blocks than it has), or sizes.
-    most_growth: how much gradients may grow over all blocks, where their growth can be forecast (sizes). Weighed are,
-    from mild to strong: smaller scores (sizes), de-escalation by tau, tau with smaller scores, a lighter residual
-    branch, another wiring; of a model that is built, tau alone.
+    most_growth: how much gradients may grow over all blocks, where their growth can be forecast (sizes). lr: a rate of
+    Adam(W) that it is to train at as well (sizes, and models that say their sizes). Weighed are, from mild to strong:
+    smaller scores (sizes), de-escalation by tau, tau with smaller scores, a lighter residual branch, another wiring; of
+    a model that is built, tau alone.
 
     Examples:
         >>> ds.advise(depth=12, n=64, d=64, h=4).floor
         0.05
     """
-    limits = {"floor": floor, "most_growth": most_growth}
+    limits = Limits(floor, most_growth, lr)
     given = [name for name in ("tau", "site", "scores", "gain") if name in choices]
     if given:
         raise UsageError(f"advise: {', '.join(given)} is what advice is about; leave it out, or use ds.forecast.")
@@ -51,8 +55,8 @@ def advise(
         return _of_scan(source, inputs, limits, choices)
     now = Option(AS_IT_IS, {}, "", forecast(source, inputs, **choices))
     if source is None:
-        return choose(now, _kinds_of_sizes(choices), **limits)
-    return choose(now, [_tau(lambda tau: forecast(source, inputs, tau=tau, **choices))], **limits)
+        return choose(now, _kinds_of_sizes(choices, BEARING if lr else KEEPING), limits)
+    return choose(now, [_tau(lambda tau: forecast(source, inputs, tau=tau, **choices))], limits)
 
 
 def _tau(curve: Callable[[float], Forecast], site: str = "block_out") -> Kind:
@@ -66,7 +70,7 @@ def _tau(curve: Callable[[float], Forecast], site: str = "block_out") -> Kind:
     return Kind(1, option, TAUS)
 
 
-def _kinds_of_sizes(choices: dict[str, Any]) -> list[Kind]:
+def _kinds_of_sizes(choices: dict[str, Any], wirings: tuple[str, ...]) -> list[Kind]:
     rest = {"h" if name == "heads" else name: value for name, value in choices.items()}
     design = design_of("advise", **{name: value for name, value in rest.items() if name not in ("n", "t_sim")})
 
@@ -90,7 +94,7 @@ def _kinds_of_sizes(choices: dict[str, Any]) -> list[Kind]:
         _tau(lambda tau: forecast(**rest, tau=tau)),
         *(_tau_with(scores, rest) for scores in (0.3, 0.1)),
         Kind(3, lighter, WEIGHTS),
-        *(Kind(4, rewired, (name,)) for name in ("pre_norm", "deep_norm") if name != design.wiring),
+        *(Kind(4, rewired, (name,)) for name in wirings if name != design.wiring),
     ]
     if knows_sites(design):
         kinds.append(_tau(lambda tau: forecast(**rest, tau=tau, site="ffn_in"), "ffn_in"))
@@ -110,7 +114,7 @@ def _tau_with(scores: float, rest: dict[str, Any]) -> Kind:
     return Kind(2, option, TAUS, calms=True)
 
 
-def _of_scan(scan: Scan, inputs: Any, limits: dict[str, float], choices: dict[str, Any]) -> Advice:
+def _of_scan(scan: Scan, inputs: Any, limits: Limits, choices: dict[str, Any]) -> Advice:
     depth, causal = choices.pop("depth", None) or scan.depth, choices.pop("causal", None)
     if choices or inputs is not None or not isinstance(depth, int) or depth < scan.depth:
         raise UsageError(
@@ -130,7 +134,7 @@ def _of_scan(scan: Scan, inputs: Any, limits: dict[str, float], choices: dict[st
 
     kinds = [_tau(lambda tau: replayed(cal, scan, depth, tau)), Kind(3, lighter, WEIGHTS)]
     kinds += [Kind(4, rewired, ("pre_norm",))] if cal.post else []
-    return choose(Option(AS_IT_IS, {}, "", continued(cal, scan, depth)), kinds, **limits)
+    return choose(Option(AS_IT_IS, {}, "", continued(cal, scan, depth)), kinds, limits)
 
 
 def in_a_verdict(scan: Scan, depth: int | None) -> str:

@@ -10,6 +10,7 @@ from torch import Tensor
 from depthscope.errors import UsageError
 from depthscope.forecasts.curves import NO_PASS, Pair, curves, refuse
 from depthscope.forecasts.numbers import growth_of_design, has_maps, knows_sites, numbers_of_design
+from depthscope.forecasts.rate_limit import limit_of
 from depthscope.forecasts.record import Forecast
 from depthscope.laws.through_design import laws_of_design
 from depthscope.models.design import Design, design_of
@@ -71,7 +72,8 @@ def of_design(depth: int | None, n: int, t_sim: float | None, change: Change, ch
     capped = [f"scores of a variance above {LARGEST:g}: attention narrows as one over the root of it"] if wide else []
     assumed = [BY_LAW, NO_PASS, *capped, *(["gradients grow as with tau at block_out"] if elsewhere else [])]
     found = curves(_name(design, change), states, energies, assumed, growth)
-    return replace(found, tau=change.tau)
+    limit = limit_of(design, n, t_sim=start, **change._asdict(), diversity=float(found.t_div[-1]))
+    return replace(found, tau=change.tau, rate_limit=limit)
 
 
 def _by_maps(design: Design, n: int, t_sim: float, change: Change) -> tuple[list[Tensor], list[Pair]]:

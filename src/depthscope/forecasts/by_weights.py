@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from depthscope.forecasts.curves import NO_PASS, curves
+from depthscope.forecasts.drawn_models import limit_of_model
 from depthscope.forecasts.padded import mask_of_tokens
 from depthscope.forecasts.record import Forecast
 from depthscope.forecasts.sureness import TRAINED, band_by_variance, beyond_range, neglected, warned_of_training
@@ -52,7 +53,8 @@ def of_model(
     curves_and_band = ("t_sim", "t_div", "t_cos", "band")
     means = {name: torch.stack([getattr(f, name) for f in found]).mean(0) for name in curves_and_band}
     worst = max(found, key=lambda f: len(f.warnings))
-    return replace(found[0], tau=tau, warnings=worst.warnings, **means)  # type: ignore[arg-type]
+    whole = replace(found[0], tau=tau, warnings=worst.warnings, **means)  # type: ignore[arg-type]
+    return replace(whole, rate_limit=limit_of_model(model, whole))
 
 
 def _followed(entry: Entry, batch: Batch) -> tuple[Followed, list[str]]:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from depthscope.errors import UsageError
+from depthscope.forecasts.chance import Chance, chance_of
+from depthscope.forecasts.rate_limit import RateLimit
 from depthscope.records import Record, since
 from depthscope.theory.depth import critical_tau
 
@@ -18,11 +20,11 @@ class Forecast(Record):
     blocks are not forecast but measured (of a scan). band: between which values t_sim lies in nine cases of ten, (2,
     depth + 1): over models by their first blocks, of a forecast by weights over what it neglects. gradient_growth:
     |dL/dX_{l-1}| / |dL/dX_l| of every block, (depth,). None where there is no theory. warnings: why this forecast
-    may be far off, in words; empty within its range.
+    may be far off, in words; empty within its range. rate_limit: what decides on the learning rate.
     """
 
     FORMAT = "depthscope.forecast"
-    VERSION = 3  # 1 had bare NaN and Infinity, which are not JSON; 2 no warnings, and a band of scans alone
+    VERSION = 4  # 1 had bare NaN and Infinity, which are not JSON; 2 no warnings, a band of scans alone; 3 no rates
 
     source: str
     n: int
@@ -35,6 +37,7 @@ class Forecast(Record):
     gradient_growth: Tensor | None = None
     tau: float = 0.0  # de-escalation that is in it
     warnings: list[str] = since(3, default_factory=list)
+    rate_limit: RateLimit | None = since(4, default=None)
 
     @property
     def depth(self) -> int:
@@ -78,3 +81,23 @@ class Forecast(Record):
         """The least tau at block_out that stops this growth: 1 - 1 / sqrt(gain), beside what is there already."""
         further = float(critical_tau(max(self.gain, 1e-12)))
         return 1 - (1 - self.tau) * (1 - further)
+
+    @property
+    def largest_rate(self) -> float:
+        """The largest learning rate of Adam(W), without warm-up, at which it is as likely to train as not."""
+        return self._limit("largest_rate").largest_rate
+
+    def trains(self, lr: float, steps: int | None = None) -> Chance:
+        """How likely it is to train by Adam(W) at this rate, and how often such forecasts were right.
+
+        steps: in so many steps something must have been learned; left out, there are enough.
+        """
+        return chance_of(self._limit("trains"), lr, steps)
+
+    def _limit(self, asked: str) -> RateLimit:
+        if self.rate_limit is None:
+            raise UsageError(
+                f"{asked}: is known for sizes and for reference models as they were drawn; this forecast is of "
+                f"{self.source}. Give sizes: ds.forecast(depth=48, d=256, h=8, wiring=...)."
+            )
+        return self.rate_limit

@@ -26,6 +26,7 @@ def sheets(forecast: Forecast) -> list[Sheet]:
         Line(in_words(forecast), "bold"),
         *(Line(f"warning: {words}", "bold red") for words in forecast.warnings),
         *([Line(gradients_in_words(forecast))] if forecast.gradient_growth is not None else []),
+        *([Line(rate_in_words(forecast))] if forecast.rate_limit is not None else []),
         Grid(names, [_cells(forecast, i) for i in sampled(forecast.depth + 1, 13)], fold=None),
         *(Line(f"assumed: {words}", "dim") for words in forecast.assumed),
     ]
@@ -90,6 +91,11 @@ def gradients_in_words(forecast: Forecast) -> str:
         f"Token gradients change by a factor {math.exp(float(middle.log().mean())):.3f} a block on their way back, "
         f"{total:.2g} over all."
     )
+
+
+def rate_in_words(forecast: Forecast) -> str:
+    """The largest learning rate, where it is known."""
+    return f"Largest learning rate, by a forecast: about {forecast.largest_rate:.1g} (Adam or AdamW, no warm-up)."
 
 
 def error_in_words(forecast: Forecast, measured: Scan) -> str:

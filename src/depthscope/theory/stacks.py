@@ -5,6 +5,7 @@ numbers take milliseconds.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -23,6 +24,7 @@ from depthscope.theory.token_matrix import TokenMatrix
 from depthscope.theory.two_numbers import Overlaps, hidden_overlaps, tokens_alike
 
 State = Any  # Overlaps or TokenMatrix
+Watch = Callable[[str, State], None]
 MAPS: dict[type, Any] = {Overlaps: two_numbers, TokenMatrix: token_matrix}  # the same maps by name
 _POST_NORM = everywhere(POST_NORM)
 SITES = ("block_in", "attn_in", "sa_out", "sa_sum", "ffn_in", "ffn_sum", "block_out")
@@ -143,8 +145,11 @@ def _states(start: State, depth: int, blocks: "Blocks") -> list[State]:
     return states
 
 
-def block(x: State, blocks: Blocks, junctions: Junctions) -> State:
-    """One block: attention joins the stream, then the network does; de-escalation acts where its site comes by."""
+def block(x: State, blocks: Blocks, junctions: Junctions, watch: Watch = lambda place, state: None) -> State:
+    """One block: attention joins the stream, then the network does; de-escalation acts where its site comes by.
+
+    watch is shown what each branch reads, what its matrices give before norms and factors, and the sum.
+    """
     c, maps, attention, network = blocks, MAPS[type(x)], junctions.attention, junctions.network
     gains = c.matrices.times(junctions.gains, c.activation)
 
@@ -153,19 +158,25 @@ def block(x: State, blocks: Blocks, junctions: Junctions) -> State:
 
     x = at("block_in", x)
     read = at("attn_in", _read(maps, attention, x))
+    watch("attention reads", read)
     A = maps.attended(read, n=c.n, s_A=gains.s_A, score_variance=gains.score_variance)
+    watch("attention gives", A)
     A = maps.scaled(maps.normed(A), gains.s_O**0.5) if attention.inner_norm else A
     A = at("sa_out", _written(maps, attention, maps.shifted(A, c.b_A)))
     y_sum = at("sa_sum", maps.joined(x, A, skip=attention.skip, weight=c.alpha))
+    watch("attention sum", y_sum)
     y = at("ffn_in", maps.normed(y_sum) if attention.normed_sum else y_sum)
     read = _read(maps, network, y)
+    watch("network reads", read)
     F = maps.networked(read, k=gains.k, activation=c.activation, hidden_variance=gains.hidden_variance)
+    watch("network gives", F)
     F = _normed_units(maps, F, gains, c.activation) if network.inner_norm else F
     z = maps.joined(y, _written(maps, network, maps.shifted(F, c.b_F)), skip=network.skip)
     if network.again:  # y holds a share of x already
         share = attention.skip / maps.size(y_sum) if attention.normed_sum else attention.skip
         z = maps.joined_again(z, x, weight=network.again, share=network.skip * share)
     z = at("ffn_sum", z)
+    watch("network sum", z)
     return at("block_out", maps.normed(z) if network.normed_sum else z)
 
 

@@ -40,7 +40,7 @@ class Comparison(Record):
     """
 
     FORMAT = "depthscope.comparison"
-    VERSION = OLDEST = 2  # 1 had other facts
+    VERSION, OLDEST = 3, 2  # 1 had other facts, 2 fewer choices of a build
 
     task: str
     facts: dict[str, Any]

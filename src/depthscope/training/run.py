@@ -22,7 +22,7 @@ class Run(Record):
     """
 
     FORMAT = "depthscope.run"
-    VERSION = 2
+    VERSION = 3  # 2 did not say alpha, activation and scores of what was built
 
     build: Build
     recipe: Recipe

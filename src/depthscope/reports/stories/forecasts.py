@@ -3,7 +3,7 @@
 import math
 
 from depthscope.forecasts.record import Forecast
-from depthscope.reports.forecasts import basis, gradients_in_words, in_words
+from depthscope.reports.forecasts import basis, gradients_in_words, in_words, rate_in_words
 from depthscope.reports.story import Chart, Code, Facts, Part, Story, Table, Tone, Trace, Words, curve, notes
 
 LOST = 0.99  # of t_sim
@@ -22,13 +22,17 @@ def story(forecast: Forecast) -> Story:
         records={"forecast": forecast},
         status=status,
         tone=tone,
-        verdict=[Words(in_words(forecast), "lead", status, tone), *notes(forecast.warnings)],
+        verdict=[Words(in_words(forecast), "lead", status, tone), *_rate(forecast), *notes(forecast.warnings)],
         where=curves(forecast),
         why=_why(forecast),
         todo=_todo(forecast, lost),
         evidence=[_table(forecast)],
         how=[Facts(facts), *(Words(f"Assumed: {one}") for one in forecast.assumed)],
     )
+
+
+def _rate(forecast: Forecast) -> list[Part]:
+    return [Words(rate_in_words(forecast))] if forecast.rate_limit is not None else []
 
 
 def curves(forecast: Forecast) -> list[Part]:

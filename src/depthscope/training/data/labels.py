@@ -94,7 +94,7 @@ class LabelTask(ClassTask[Labelled]):
         channels = self.train.tokens.shape[-1] if self.words is None else None
         sizes: dict[str, Any] = {"classes": self.classes, "vocabulary": self.words, "channels": channels}
         places = self.length if self.places else None
-        return tagger(**sizes, tokens=places, activation=self.activation, **build.choices)
+        return tagger(**sizes, tokens=places, **build.choices | {"activation": self.activation})
 
     def probe(self, device: torch.device) -> Tensor:
         """The first sequences of the training split."""

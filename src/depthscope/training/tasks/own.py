@@ -37,7 +37,10 @@ from depthscope.training.evaluate import Look
 from depthscope.training.recipe import Recipe
 
 NAMES = ("model_fn", "batch_fn", "loss_fn")
-NOT_CHOSEN = ("depth", "d", "h", "q", "weights", "output", "pooling", "batch", "augment", "accumulate")  # the model's
+NOT_CHOSEN = (  # the model's
+    *("depth", "d", "h", "q", "weights", "output", "pooling", "alpha", "activation", "scores"),
+    *("batch", "augment", "accumulate"),
+)
 LIKELY = 50.0  # a loss above it has no e to the power of it
 
 

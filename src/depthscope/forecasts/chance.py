@@ -1,0 +1,42 @@
+"""The chance that a design trains at a rate, and how far it can be trusted."""
+
+from dataclasses import dataclass
+
+from depthscope.forecasts.rate_limit import RateLimit
+
+FITTED = (
+    "Fitted on 28 designs of 6 to 128 blocks and 32 to 48 channels (AdamW, no warm-up, 50 to 64 steps, three small "
+    "tasks). Of designs that were held out it told 78 % of the runs right, and the largest rate within a factor of 3 "
+    "for 61 %."
+)
+DEPTHS = (6, 128)
+
+
+@dataclass(frozen=True)
+class Chance:
+    """probability of training at lr; largest_rate: where it is one half. reliability: how often it was right, in words.
+
+    It speaks of Adam and AdamW at a constant rate without warm-up.
+    """
+
+    lr: float
+    probability: float
+    largest_rate: float
+    reliability: str
+
+    @property
+    def likely(self) -> bool:
+        return self.probability >= 0.5
+
+    def __str__(self) -> str:
+        return (
+            f"It trains at {self.lr:.2g} with probability {self.probability:.2f}; the largest rate is about "
+            f"{self.largest_rate:.1g} (Adam or AdamW, no warm-up). {self.reliability}"
+        )
+
+
+def chance_of(limit: RateLimit, lr: float, steps: int | None = None) -> Chance:
+    """The chance of a design whose limit is known."""
+    low, high = DEPTHS
+    beyond = "" if low <= limit.depth <= high else f" This design has {limit.depth} blocks, beyond those."
+    return Chance(lr, limit.probability(lr, steps), limit.largest_rate, FITTED + beyond)

@@ -1,0 +1,88 @@
+"""The largest rate at which a design trains, from what one step of Adam does to its output."""
+
+import math
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from operator import mul
+
+from torch import Tensor
+
+from depthscope.errors import UsageError
+from depthscope.forecasts.numbers import growth_of_design, has_maps, numbers_of_design
+from depthscope.models.design import Design
+from depthscope.theory.updates import Branches, updates_by_depth
+
+C, DIVERSITY, SLOPE = 5.6, 0.18, 2.06  # of eta_max and of the probability; fitted in beyond/will_it_train
+MOVED = 0.029  # how far entries must be able to move before anything is learned, rate times steps; fitted too
+LOST = 1e-3  # t_div below which less makes no difference
+LEARNT = ("layer_scale", "rezero", "skip_init")  # wirings whose factor on a branch is a parameter
+BARE_NORMS = ("even_steps",)  # wirings whose norms have no gains and no biases
+
+
+@dataclass(frozen=True)
+class RateLimit:
+    """What decides on the rate. depth: of the design. update: by how much one step at rate 1 changes the output,
+    relative and to first order, all blocks together; local: the same if blocks passed a change on as it is.
+    diversity: t_div after the last block.
+
+    eta_max = c t_div^b / update,    P(trains at eta) = 1 / (1 + (eta / eta_max)^k)
+    eta_min = m / (steps t_div^b),   P(in so many steps) = P(trains at eta) / (1 + (eta_min / eta)^k)
+    """
+
+    depth: int
+    update: float
+    local: float
+    diversity: float
+
+    @property
+    def largest_rate(self) -> float:
+        return C * self._left / self.update
+
+    def smallest_rate(self, steps: int) -> float:
+        """Below it so many steps are too few."""
+        return MOVED / (steps * self._left)
+
+    def probability(self, lr: float, steps: int | None = None) -> float:
+        if not isinstance(lr, int | float) or isinstance(lr, bool) or not 0 < lr < math.inf:
+            raise UsageError(f"trains: lr must be a positive learning rate; got {lr!r}. 1e-3 is a usual one.")
+        if steps is None:
+            return _likely(self.largest_rate / lr)
+        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+            raise UsageError(f"trains: steps must be a whole number, 1 or more; got {steps!r}. Leave it out.")
+        return _likely(self.largest_rate / lr) * _likely(lr / self.smallest_rate(steps))
+
+    @property
+    def _left(self) -> float:
+        return max(self.diversity, LOST) ** DIVERSITY
+
+
+def _likely(times: float) -> float:
+    """1 / (1 + times^-k), for a rate that is so many times on the good side of a limit."""
+    return 1 / (1 + math.exp(min(-SLOPE * math.log(times), 700.0)))
+
+
+def limit_of(
+    design: Design, n: int, *, t_sim: float, tau: float, site: str, scores: float, diversity: float
+) -> RateLimit | None:
+    """sum_l r_l G_l: r_l the relative change of the stream in block l at rate 1, G_l what the blocks above make of it.
+
+    A random change grows on its way up as random gradients grow on their way down, for a matrix and its transpose have
+    one norm: G_l is the product of the gradient growths above l, over the growth of the stream. Where that growth is
+    not known, G_l = 1; a causal mask counts for r_l and G_l as none. None where a design has no maps.
+    """
+    if not has_maps(design):
+        return None
+    numbers = numbers_of_design(design)
+    numbers["score_variance"] *= scores**2
+    sizes = Branches(design.d, design.ffn_width, design.wiring in LEARNT, design.wiring not in BARE_NORMS)
+    stack = {"n": n, "tau": tau, "site": site, **numbers}
+    r, energies = updates_by_depth(depth=design.depth, t_sim=t_sim, sizes=sizes, **stack)
+    growth = growth_of_design(replace(design, causal=False), n, t_sim=t_sim, tau=tau, scores=scores)
+    above = [1.0] * design.depth if growth is None else _above(growth, energies)
+    return RateLimit(design.depth, sum(map(mul, r, above)), sum(r), diversity)
+
+
+def _above(growth: Tensor, energies: list[float]) -> list[float]:
+    """What the blocks above each make of a relative change."""
+    grown = [*accumulate(reversed(growth[1:].tolist()), mul, initial=1.0)][::-1]
+    return [g * math.sqrt(e / energies[-1]) for g, e in zip(grown, energies[1:], strict=True)]
