@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "laws": f"theory models traces {BASE}",
     "forecasts": f"laws theory models traces scans remedies {BASE}",
     "monitors": f"traces scans {BASE}",
-    "training": f"{BELOW} monitors {BASE}",
+    "training": f"{BELOW} forecasts monitors {BASE}",
     "checkups": f"{BELOW} forecasts {BASE}",
     "benches": f"models scans {BASE}",
     "gates": f"traces scans forecasts {BASE}",

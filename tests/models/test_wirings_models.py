@@ -130,7 +130,7 @@ def test_a_remedy_between_blocks_acts_on_the_main_stream():
 # the scan
 
 PLACEMENT = {
-    **dict.fromkeys(("post_norm", "deep_norm", "depth_scaled", "resi_dual"), "post"),
+    **dict.fromkeys(("post_norm", "deep_norm", "depth_scaled", "even_steps", "resi_dual"), "post"),
     **dict.fromkeys(("pre_norm", "skip_init", "layer_scale", "layer_norm_scaling", "sub_ln"), "pre"),
     **dict.fromkeys(("sandwich", "peri_ln"), "sandwich"),
     **dict.fromkeys(("admin", "hyper_connections"), "unknown"),  # vector weights and mixed streams are not followed

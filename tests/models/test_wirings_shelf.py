@@ -37,7 +37,7 @@ def randn(*shape):
 
 def ln(norm, X):
     X = (X - X.mean(-1, keepdim=True)) / (X.var(-1, keepdim=True, unbiased=False) + 1e-5).sqrt()
-    return X * norm.weight + norm.bias
+    return X if norm.weight is None else X * norm.weight + norm.bias
 
 
 def plain(weight, X):
@@ -90,6 +90,7 @@ def sub(b, w, x):
 
 BLOCKS = {
     "depth_scaled": lambda b, w, x, i: post(b, w, x, scale=1 / math.sqrt(DEPTH)),
+    "even_steps": lambda b, w, x, i: post(b, w, x, scale=1 / 2),
     "rezero": lambda b, w, x, i: zero(b, w, x),
     "skip_init": lambda b, w, x, i: pre(b, w, x, w.a_1, w.a_2),
     "layer_scale": lambda b, w, x, i: pre(b, w, x, w.g_1, w.g_2),
@@ -102,13 +103,14 @@ BLOCKS = {
     "layer_norm_scaling": lambda b, w, x, i: pre(b, w, x, scale=1 / math.sqrt(i)),
     "sub_ln": lambda b, w, x, i: sub(b, w, x),
 }
-NO_ENDING = {"depth_scaled", "rezero", "deep_norm", "admin", "b2t"}
+NO_ENDING = {"depth_scaled", "even_steps", "rezero", "deep_norm", "admin", "b2t"}
 
 
 @over("output", [False, True])
 @over("wiring", sorted(BLOCKS))
 def test_a_model_is_its_formula(wiring, output):
-    model, X = model_of(wiring, output=output), randn(2, 5, D)
+    depth = 8 if wiring == "even_steps" else DEPTH  # deep enough that branches are divided
+    model, X = model_of(wiring, depth, output=output), randn(2, 5, D)
     x = ln(model.beginning, X) if wiring == "peri_ln" else X
     for i, block in enumerate(model, start=1):
         x = BLOCKS[wiring](block, block.wiring, x, i)
@@ -159,6 +161,29 @@ def twins(wiring, other, **choices):
         torch.manual_seed(7)
         models.append(classic(DEPTH, D, 2, wiring=name, **choices).double())
     return models
+
+
+def test_even_steps_are_post_norm_where_blocks_are_few_and_have_nothing_to_learn_in_norms():
+    (model, post_norm), X = twins("even_steps", "post_norm"), randn(2, 5, D)
+    torch.testing.assert_close(model(X), post_norm(X))
+    assert not any("norm" in name for name, _ in model.named_parameters())
+
+
+@over("depth", [100, 400])
+def test_one_step_of_adam_moves_even_steps_alike_at_any_depth_and_depth_scaled_ones_more(depth):
+    def moved(wiring, depth):
+        torch.manual_seed(0)
+        model, X = classic(depth, 16, 2, q=16, wiring=wiring, weights="torch_default", output=True).double(), X_0
+        (model(X)[:, 0] * reads).sum().backward()
+        with torch.no_grad():
+            before = model(X)
+            for parameter in model.parameters():
+                parameter.sub_(1e-8 * parameter.grad.sign())
+            return float((model(X) - before).norm() / before.norm() / 1e-8)
+
+    X_0, reads = randn(4, 6, 16), randn(4, 16)
+    assert moved("even_steps", depth) == pytest.approx(moved("even_steps", 20), rel=0.3)
+    assert moved("depth_scaled", depth) > 1.5 * (depth / 20) ** 0.5 * moved("depth_scaled", 20)  # gains of norms: 2 L
 
 
 def test_layer_scale_with_no_scale_is_the_identity_and_with_one_is_pre_norm():

@@ -21,7 +21,8 @@ TAUS = tuple(i / 20 for i in range(1, 21))
 WEIGHTS = (0.8, 0.63, 0.5, 0.4, 0.32, 0.25, 0.2, 0.16, 0.125, 0.1)  # of a branch
 SCORES = (0.5, 0.3, 0.1, 0.03)  # factors on what the softmax reads
 KEEPING = ("pre_norm", "deep_norm")  # wirings that keep tokens apart
-BEARING = (*KEEPING, "depth_scaled", "layer_scale", "rezero")  # and those that bear large steps, from mild to strong
+EVEN = "even_steps"
+BEARING = (*KEEPING, "depth_scaled", EVEN, "layer_scale", "rezero")  # and those that bear large steps, from mild to strong
 AS_IT_IS = "nothing"
 
 
@@ -89,12 +90,19 @@ def _kinds_of_sizes(choices: dict[str, Any], wirings: tuple[str, ...]) -> list[K
         curve = forecast(**{**rest, "wiring": wiring})
         return Option(f"{wiring} blocks", {"wiring": wiring}, f'ds.models.classic(wiring="{wiring}", ...)', curve)
 
+    def mended(wiring: str) -> Option:
+        found, curve = rewired(wiring), forecast(**{**rest, "wiring": wiring}, tau=1.0)
+        centred = _tau(lambda tau: curve).option(1.0)
+        words, settings = f"{found.change} and {centred.change}", found.settings | centred.settings
+        return Option(words, settings, f"{found.code}; {centred.code}", curve)
+
     kinds = [
         Kind(0, smaller, SCORES, calms=True, keeps=False),
         _tau(lambda tau: forecast(**rest, tau=tau)),
         *(_tau_with(scores, rest) for scores in (0.3, 0.1)),
         Kind(3, lighter, WEIGHTS),
         *(Kind(4, rewired, (name,)) for name in wirings if name != design.wiring),
+        *(Kind(5, mended, (name,)) for name in wirings if name == EVEN),
     ]
     if knows_sites(design):
         kinds.append(_tau(lambda tau: forecast(**rest, tau=tau, site="ffn_in"), "ffn_in"))

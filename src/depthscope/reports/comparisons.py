@@ -67,7 +67,8 @@ def counts(lane: Lane) -> str:
 
 def sentences(comparison: Comparison) -> list[tuple[str, str]]:
     """What follows, and in which style it is printed: losses first, then differences, the caveats last."""
-    lines = [(words, "red") for lane in comparison.lanes for words in (*_lost(lane), *_leaks(lane))]
+    lines = [(f"{lane.arm.name}: {lane.arm.remark}.", "") for lane in comparison.lanes if lane.arm.advised]
+    lines += [(words, "red") for lane in comparison.lanes for words in (*_lost(lane), *_leaks(lane))]
     lines += [(words, "") for words in _honest(comparison)]
     lines += [(words, "") for words in _damaged(comparison)]
     lines += [(words, "") for lane in comparison.ranked for words in _at_chance(lane, comparison)]

@@ -17,6 +17,7 @@ PLAIN = "post_norm"  # the wiring that a remedy mends unless another is named
 AS_IT_IS = "plain"  # the same in comparisons of a model of one's own, whose wiring is its own
 CAVEAT = "a third of the rate"
 LITERAL = "the literal form"
+ADVISED = "advised"  # in the place of a wiring: whatever the advisor chooses for sizes, depth and rate (advised.py)
 GRAMMAR = 'as "pre_norm", "de_escalate:tau=0.5,at=ffn_in", "pre_norm+de_escalate" or "post_norm@3e-4"'
 
 
@@ -24,7 +25,8 @@ GRAMMAR = 'as "pre_norm", "de_escalate:tau=0.5,at=ffn_in", "pre_norm+de_escalate
 class Arm:
     """One way to build the model, and the rate it is trained with (None: the one that all arms share).
 
-    remark: why the arm is there, when nobody named it.
+    remark: why the arm is there, when nobody named it; what was chosen and why, when the advisor did. model: further
+    settings of the build, scores and alpha, which the advisor may choose.
     """
 
     name: str
@@ -35,32 +37,40 @@ class Arm:
     causal: str = "auto"
     lr: float | None = None
     remark: str = ""
+    model: dict[str, Any] = field(default_factory=dict)
 
     def build(self, base: Build) -> Build:
         """The base with this arm's wiring and remedy."""
         own = replace(base, wiring=self.wiring, remedy=self.remedy, remedy_settings=self.settings)
-        return replace(own, at=self.at, causal=self.causal)
+        return replace(own, at=self.at, causal=self.causal, **self.model)
 
     @property
     def plain(self) -> bool:
         """Whether it is post-norm as it was, the model that the remedies are for."""
-        return self.wiring == PLAIN and self.remedy is None
+        return self.wiring == PLAIN and self.remedy is None and not self.model
+
+    @property
+    def advised(self) -> bool:
+        """Whether the advisor chose it."""
+        return self.name.partition("@")[0] == ADVISED
 
 
 def arm(text: str) -> Arm:
     """An arm from its words: [wiring+]name[:setting=value,...][@rate], name being a wiring or a remedy.
 
-    A remedy without a wiring meets post_norm. The setting `at` is the site of the remedy; causal=leak insists on its
+    A remedy without a wiring meets post_norm. "advised" asks the advisor. The setting `at` is the site of the remedy; causal=leak insists on its
     literal form in a causal model, which sees the future.
     """
     words, at_sign, rate = text.strip().partition("@")
     names, colon, pairs = words.partition(":")
+    if words.strip() == ADVISED:
+        return Arm(text.strip(), ADVISED, lr=_rate(rate, text) if at_sign else None)
     wiring, plus, remedy = names.partition("+")
     wiring = PLAIN if wiring == AS_IT_IS else wiring
     if not plus:
         wiring, remedy = (wiring, "") if _is_wiring(wiring) else (PLAIN, wiring)
     if not _is_wiring(wiring) or not ((not remedy and not plus) or is_remedy(remedy)):
-        known = [*TABLES["wiring"], *snake_names()]
+        known = [*TABLES["wiring"], *snake_names(), ADVISED]
         wrong = remedy if _is_wiring(wiring) else wiring
         raise UnknownNameError(f"arm {text!r}: " + unknown("wiring or remedy", wrong, known))
     settings = _settings(pairs, text) if colon else {}

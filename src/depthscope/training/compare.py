@@ -13,6 +13,7 @@ import torch
 from depthscope.errors import UnknownNameError, UsageError
 from depthscope.files import check_writable
 from depthscope.registry import unknown
+from depthscope.training.advised import settled
 from depthscope.training.arms import arms as read_arms
 from depthscope.training.arms import with_caveat, with_literal
 from depthscope.training.build import Build
@@ -78,6 +79,7 @@ def compare(
     usual = sort_choices(task, data.defaults)
     base, recipe = Build(**usual.build | chosen.build), Recipe(**usual.recipe | chosen.recipe)
     search = data.defaults.get("search", 0) if search is None else search
+    lanes = settled(lanes, base, data, recipe.lr)
     if caveat and data.score == "loss":
         lanes = with_literal(lanes)
     if caveat and not search:

@@ -1,19 +1,19 @@
 """Even steps: post-norm whose branches are divided by the depth, and whose norms have nothing to learn.
 
-One update of a training moves every entry of every matrix by about the rate, in all blocks the same way, so what L
-blocks do to their output adds up: L times the rate times the factor of a branch. A factor of c / L keeps that equal at
-any depth; 1 / sqrt(L) does not. A gain of a norm multiplies the stream, whatever the factor: 2 L gains change it by 2 L
-rates at one update. So these norms have no gains and no biases.
+One update of Adam moves every entry of every matrix by the rate, in all blocks the same way, so what L blocks do to
+their output adds up: L times the factor of a branch. The factor c / L keeps that equal at any depth; 1 / sqrt(L) does
+not. A gain of a norm multiplies the stream, and no factor of a branch makes it milder: 2 L gains change the output by
+2 L rates at one update. So these norms have no gains and no biases. docs/notebook/training.md has the numbers.
 """
 
-from torch import Tensor, nn
+from torch import nn
 
 from depthscope.junctions import Junction, Junctions, both
 from depthscope.models.design import Design
 from depthscope.models.wirings.depth_scaled import DepthScaled
 from depthscope.registry import shelve
 
-C = 4.0  # all branches together write this often what one of a classic block writes
+C = 4.0  # all blocks together write as much as this many classic ones
 
 
 @shelve("wiring", name="even_steps")
@@ -31,6 +31,3 @@ class EvenSteps(DepthScaled):
     @staticmethod
     def junctions(depth: int, index: int) -> Junctions:
         return both(Junction(write=min(1.0, C / depth), normed_sum=True))
-
-    def join_1(self, X: Tensor, A: Tensor) -> Tensor:
-        return super().join_1(X, A)
