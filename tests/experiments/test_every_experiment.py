@@ -34,6 +34,7 @@ LONGER: dict[str, dict[str, Any]] = {
 TINIER: dict[str, dict[str, Any]] = {
     "beyond/advisor": {"designs": 1, "depths": (12,)},
     "beyond/causal_escalation": {"depth": 4, "d": 32, "lengths": 17},
+    "beyond/depth_frontier": {"depths": (1, 2), "mark": 0.0, "epochs": 1, "d": 8, "q": 8},
     "beyond/depth_race": {"depths": (1, 2), "epochs": 1, "d": 8, "q": 8},
     "beyond/ffn_not_neutral": {"trials": 2, "depth": 4, "n": 16, "d": 64},
     "beyond/forecast_error": {"designs": 1, "hard": 1, "depths": (4,), "widths": (64,), "tokens": (16,)},
