@@ -22,7 +22,13 @@ WEIGHTS = (0.8, 0.63, 0.5, 0.4, 0.32, 0.25, 0.2, 0.16, 0.125, 0.1)  # of a branc
 SCORES = (0.5, 0.3, 0.1, 0.03)  # factors on what the softmax reads
 KEEPING = ("pre_norm", "deep_norm")  # wirings that keep tokens apart
 EVEN = "even_steps"
-BEARING = (*KEEPING, "depth_scaled", EVEN, "layer_scale", "rezero")  # and those that bear large steps, from mild to strong
+BEARING = (
+    *KEEPING,
+    "depth_scaled",
+    EVEN,
+    "layer_scale",
+    "rezero",
+)  # and those that bear large steps, from mild to strong
 AS_IT_IS = "nothing"
 
 

@@ -52,7 +52,10 @@ def sizes(base: Build, task: Any) -> dict[str, Any]:
     model(*inputs, **keywords)
     handle.remove()
     alike = float(t_sim(seen[0]).mean())
-    return asdict(replace(stack.design, depth=base.depth)) | {"n": seen[0].shape[-2], "t_sim": min(max(alike, 0.0), 0.99)}
+    return asdict(replace(stack.design, depth=base.depth)) | {
+        "n": seen[0].shape[-2],
+        "t_sim": min(max(alike, 0.0), 0.99),
+    }
 
 
 def in_words(advice: Advice) -> str:

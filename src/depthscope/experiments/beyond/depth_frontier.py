@@ -42,9 +42,7 @@ class Config(Sizes):
     trials: int = 1
 
 
-SMOKE = Config(
-    arms=(MENDED,), depths=(4, 48), mark=0.5, most=1e-2, d=16, h=2, q=16, epochs=3, side_by_side=False
-)
+SMOKE = Config(arms=(MENDED,), depths=(4, 48), mark=0.5, most=1e-2, d=16, h=2, q=16, epochs=3, side_by_side=False)
 
 
 def bearable(arm: str, depth: int, cfg: Config) -> float:
