@@ -72,5 +72,5 @@ def test_a_model_that_is_no_stack_of_reference_blocks_is_refused() -> None:
         def model(self, build: Build) -> object:
             return torch.nn.Linear(2, 2)
 
-    with pytest.raises(UsageError, match="must train a stack of reference blocks.*odd trains Linear"):
+    with pytest.raises(UsageError, match=r"must train a stack of reference blocks.*odd trains Linear"):
         settled([arm("advised")], BASE, Odd(), 1e-3)

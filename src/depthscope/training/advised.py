@@ -3,7 +3,7 @@
 from dataclasses import asdict, replace
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from depthscope.errors import UsageError
 from depthscope.forecasts.advice import Advice
@@ -17,7 +17,7 @@ OF_THE_MODEL = ("scores", "alpha")  # settings of advice that a build takes as t
 
 
 def settled(lanes: list[Arm], base: Build, task: Any, lr: float) -> list[Arm]:
-    """The arms, with what the advisor says in the place of those that ask it. lr: of arms without a rate of their own."""
+    """The arms, with what the advisor says in the place of those that ask it. lr: of arms without their own."""
     return [_settled(one, base, task, one.lr or lr) if one.wiring == ADVISED else one for one in lanes]
 
 

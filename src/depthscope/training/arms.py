@@ -58,8 +58,8 @@ class Arm:
 def arm(text: str) -> Arm:
     """An arm from its words: [wiring+]name[:setting=value,...][@rate], name being a wiring or a remedy.
 
-    A remedy without a wiring meets post_norm. "advised" asks the advisor. The setting `at` is the site of the remedy; causal=leak insists on its
-    literal form in a causal model, which sees the future.
+    A remedy without a wiring meets post_norm. "advised" asks the advisor. The setting `at` is the site of the remedy;
+    causal=leak insists on its literal form in a causal model, which sees the future.
     """
     words, at_sign, rate = text.strip().partition("@")
     names, colon, pairs = words.partition(":")
