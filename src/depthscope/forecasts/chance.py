@@ -7,8 +7,8 @@ from depthscope.forecasts.rate_limit import RateLimit
 FITTED = (
     "Fitted on 28 designs of 6 to 128 blocks and 32 to 48 channels (AdamW, no warm-up, 50 to 64 steps, three small "
     "tasks). Of designs that were held out it told 78 % of the runs right, and the largest rate within a factor of 3 "
-    "for 61 %. To train means there to pass a constant answer by 0.2 % of its loss in so few steps; a run that does may "
-    "still stop learning later."
+    "for 61 %. To train means there to pass a constant answer by 0.2 % of its loss in so few steps; a run that does "
+    "may still stop learning later."
 )
 DEPTHS = (6, 128)
 
