@@ -24,6 +24,7 @@ NAMES = ds.experiments.names()
 LONGER: dict[str, dict[str, Any]] = {
     "beyond/learning_rate": {"epochs": 20},
     "beyond/placement": {"epochs": 6},
+    "depth_use/wirings": {"steps": 160},
     "dovonon2024/corrupted": {"epochs": 10},
     "dovonon2024/deeper": {"epochs": 10},
     "dovonon2024/less_data": {"epochs": 10},

@@ -79,6 +79,7 @@ def _priced(choice: dict[str, Any], cfg: Config, seed: int) -> dict[str, Tensor]
         "contribution": made.rest.size.sum(0),
         "price": made.prices.skip,
         "kl": made.lens.kl,
+        "passes": torch.tensor(made.prices.passes, dtype=torch.float64),
         "cost": torch.tensor([curve.losses[-1] - curve.losses[0] for curve in made.curves], dtype=torch.float64),
     }
 
@@ -146,9 +147,16 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     others = [(f"{arm}: test loss, nats", numbers["test_loss"][i].mean()) for i, arm in enumerate(ARMS)]
     others += [(f"{arm}: price, second half over first", price[i]) for i, arm in enumerate(ARMS) if i > 1]
     others += [(f"{arm}: rank correlation of influence and price", agree[i]) for i, arm in enumerate(ARMS) if i]
+    limit, one_each = cfg.depth / 2 + 2, cfg.depth + 1.0
+    passes: Row = ("forward passes that price all blocks, at most", numbers["passes"].max(), 0.0, limit, one_each)
     if cfg.steps < TAUGHT:
-        return reported(cfg.trials, *(row[:2] for row in (*rows, *known)), *others)
-    return [*stated(cfg.trials, *rows), *stated(cfg.trials, *known, expected=False), *reported(cfg.trials, *others)]
+        untaught = reported(cfg.trials, *(row[:2] for row in (*rows, *known)), *others)
+        return [*stated(cfg.trials, passes), *untaught]
+    return [
+        *stated(cfg.trials, passes, *rows),
+        *stated(cfg.trials, *known, expected=False),
+        *reported(cfg.trials, *others),
+    ]
 
 
 def draw(numbers: dict[str, Tensor], cfg: Config, figure: Any) -> None:
