@@ -143,8 +143,10 @@ def _outcome(design: DrawnDesign, rate: float, run: Run | str) -> Outcome:
 
 
 def _steps_to(losses: list[float], goal: float) -> int:
-    means = torch.tensor(losses, dtype=torch.float64).unfold(0, WINDOW, 1).mean(-1) if len(losses) >= WINDOW else []
-    return next((step + WINDOW for step, mean in enumerate(means) if float(mean) < goal), -1)
+    if len(losses) < WINDOW:
+        return -1
+    means = torch.tensor(losses, dtype=torch.float64).unfold(0, WINDOW, 1).mean(-1).tolist()
+    return next((step + WINDOW for step, mean in enumerate(means) if mean < goal), -1)
 
 
 @cache

@@ -48,7 +48,7 @@ SMOKE = Config(arms=(MENDED,), depths=(4, 48), mark=0.5, most=1e-2, d=16, h=2, q
 def bearable(arm: str, depth: int, cfg: Config) -> float:
     """The largest rate that the forecast of an arm bears, to one digit, rounded down."""
     one = read_arm(arm)
-    sizes = {"depth": depth, "d": cfg.d, "h": cfg.h, "q": cfg.q, "n": TOKENS}
+    sizes: dict[str, Any] = {"depth": depth, "d": cfg.d, "h": cfg.h, "q": cfg.q, "n": TOKENS}
     tau = float(one.settings.get("tau", 1.0)) if one.remedy else 0.0
     found = forecast(**sizes, wiring=one.wiring, tau=tau, weights="torch_default", output=True).largest_rate
     power = 10.0 ** math.floor(math.log10(found))
@@ -85,7 +85,7 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     they learn at the rate of their forecast. It is claimed of `FAR` blocks and more.
     """
     depth, deepest = reached(numbers, cfg), cfg.depths[-1]
-    rows = [
+    rows: list[tuple[str, float, float, float, float]] = [
         (f"{arm}: blocks up to which digits is learned", depth[arm], deepest, deepest, 0.0)
         for arm in (MENDED, EVEN)
         if arm in cfg.arms
