@@ -130,7 +130,11 @@ def _quiet() -> Iterator[Any]:
 
 def _model(folder: Path, kind: str = "AutoModel", **settings: str) -> nn.Module:
     with _quiet() as transformers:
-        return getattr(transformers, kind).from_pretrained(folder, **LOCAL, **settings).eval()
+        model = getattr(transformers, kind).from_pretrained(folder, **LOCAL, **settings).eval()
+    reader = getattr(model, "hf_quantizer", None)
+    if reader is not None and not getattr(reader, "packed_modules", None):
+        reader.remove_quantization_config(model)  # its weights are plain numbers now: it may be saved
+    return model
 
 
 def _tokens(folder: Path, texts: Sequence[str], **settings: str) -> dict[str, Tensor]:
