@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.claim import Claim, Row, stated
 from depthscope.experiments.races import ends, run_race
 from depthscope.experiments.trainings import Sizes
 from depthscope.forecasts.forecast import forecast
@@ -42,13 +42,13 @@ class Config(Sizes):
     trials: int = 1
 
 
-SMOKE = Config(arms=(MENDED,), depths=(4, 48), mark=0.5, most=1e-2, d=16, h=2, q=16, epochs=3, side_by_side=False)
+SMOKE = Config(arms=(MENDED,), depths=(4, 24), mark=0.5, most=1e-2, d=16, h=2, q=16, epochs=3, side_by_side=False)
 
 
 def bearable(arm: str, depth: int, cfg: Config) -> float:
     """The largest rate that the forecast of an arm bears, to one digit, rounded down."""
     one = read_arm(arm)
-    sizes = {"depth": depth, "d": cfg.d, "h": cfg.h, "q": cfg.q, "n": TOKENS}
+    sizes: dict[str, Any] = {"depth": depth, "d": cfg.d, "h": cfg.h, "q": cfg.q, "n": TOKENS}
     tau = float(one.settings.get("tau", 1.0)) if one.remedy else 0.0
     found = forecast(**sizes, wiring=one.wiring, tau=tau, weights="torch_default", output=True).largest_rate
     power = 10.0 ** math.floor(math.log10(found))
@@ -85,7 +85,7 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     they learn at the rate of their forecast. It is claimed of `FAR` blocks and more.
     """
     depth, deepest = reached(numbers, cfg), cfg.depths[-1]
-    rows = [
+    rows: list[Row] = [
         (f"{arm}: blocks up to which digits is learned", depth[arm], deepest, deepest, 0.0)
         for arm in (MENDED, EVEN)
         if arm in cfg.arms
