@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthscope.experiments.claim import Claim, stated
+from depthscope.experiments.claim import Claim, Row, stated
 from depthscope.experiments.races import ends, run_race
 from depthscope.experiments.trainings import Sizes
 from depthscope.forecasts.forecast import forecast
@@ -42,7 +42,7 @@ class Config(Sizes):
     trials: int = 1
 
 
-SMOKE = Config(arms=(MENDED,), depths=(4, 48), mark=0.5, most=1e-2, d=16, h=2, q=16, epochs=3, side_by_side=False)
+SMOKE = Config(arms=(MENDED,), depths=(4, 24), mark=0.5, most=1e-2, d=16, h=2, q=16, epochs=3, side_by_side=False)
 
 
 def bearable(arm: str, depth: int, cfg: Config) -> float:
@@ -85,7 +85,7 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
     they learn at the rate of their forecast. It is claimed of `FAR` blocks and more.
     """
     depth, deepest = reached(numbers, cfg), cfg.depths[-1]
-    rows: list[tuple[str, float, float, float, float]] = [
+    rows: list[Row] = [
         (f"{arm}: blocks up to which digits is learned", depth[arm], deepest, deepest, 0.0)
         for arm in (MENDED, EVEN)
         if arm in cfg.arms
