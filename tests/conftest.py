@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     from loops import narrowed  # not above: pytest has put this folder on the path by now
 
-    paces = [getattr(item, "callspec", None) and item.callspec.params.get("pace") or "fast" for item in items]
+    paces = [(getattr(item, "callspec", None) and item.callspec.params.get("pace")) or "fast" for item in items]
     kept = [narrowed(getattr(one, "function", None), pace, value) for one, pace in zip(items, paces, strict=True)]
     config.hook.pytest_deselected(items=[item for item, keep in zip(items, kept, strict=True) if not keep])
     items[:] = [item for item, keep in zip(items, kept, strict=True) if keep]
