@@ -15,6 +15,22 @@ import torch
 gc.disable()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    told = "of tests over many values try this one alone, and leave other tests out: --only DeEscalate"
+    parser.addoption("--only", metavar="VALUE", help=told)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if (value := config.getoption("--only")) is None:
+        return
+    from loops import narrowed  # not above: pytest has put this folder on the path by now
+
+    paces = [(getattr(item, "callspec", None) and item.callspec.params.get("pace")) or "fast" for item in items]
+    kept = [narrowed(getattr(one, "function", None), pace, value) for one, pace in zip(items, paces, strict=True)]
+    config.hook.pytest_deselected(items=[item for item, keep in zip(items, kept, strict=True) if not keep])
+    items[:] = [item for item, keep in zip(items, kept, strict=True) if keep]
+
+
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()

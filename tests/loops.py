@@ -68,6 +68,13 @@ def over(names: str, values: Iterable[Any], long: Iterable[Any] = (), every: int
     return decorate
 
 
+def narrowed(test: Callable, pace: str, value: str) -> bool:
+    """Leave a test `over` values only the rows with this word; whether any is left. Other tests have none."""
+    rows = test.over[1][pace] if hasattr(test, "over") else []
+    rows[:] = [row for row in rows if any(isinstance(one, str) and one == value for one in row.values())]
+    return bool(rows)
+
+
 def at_pace(pace: str, values: Sequence[Any], every: int) -> list[Any]:
     """Of the values, the first and every `every`-th after it at the pace "fast", the others at the pace "long"."""
     return [value for i, value in enumerate(values) if (i % every == 0) == (pace == "fast")]

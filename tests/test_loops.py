@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from loops import at_pace, crossed, over
+from loops import at_pace, crossed, narrowed, over
 
 
 def nothing(a: int, b: str, c: float) -> None:
@@ -33,6 +33,13 @@ def test_a_row_of_stacked_ones_is_long_where_any_part_is() -> None:
     stacked = over("b", ["x"], long=["y"])(over("a", [1], long=[2])(nothing)).over[1]
     assert stacked["fast"] == [{"b": "x", "a": 1}]
     assert sorted((row["a"], row["b"]) for row in stacked["long"]) == [(1, "y"), (2, "x"), (2, "y")]
+
+
+def test_only_one_value_is_left_and_a_test_without_it_is_left_out() -> None:
+    test = over("a", [1, 2])(over("b", ["x", "y"], long=["z"])(nothing))
+    assert narrowed(test, "fast", "y") and test.over[1]["fast"] == [{"a": 1, "b": "y"}, {"a": 2, "b": "y"}]
+    assert not narrowed(test, "fast", "x"), "what was left out stays out"
+    assert narrowed(test, "long", "z") and not narrowed(nothing, "fast", "y")
 
 
 @over("a", [1], long=[2, 3])
