@@ -11,7 +11,7 @@ from depthscope.training.arms import arm, arms
 from depthscope.training.build import Build
 from depthscope.training.tasks import task
 
-BASE = Build(depth=48, d=16, h=2, q=32)
+BASE = Build(depth=12, d=16, h=2, q=32)
 DIGITS = task("digits")
 
 
@@ -19,7 +19,7 @@ def test_sizes_are_those_of_the_tokens_that_the_task_feeds() -> None:
     model, _ = BASE.model(DIGITS, 0)
     tokens = model.tokens(DIGITS.probe("cpu")[:2])
     found = sizes(BASE, DIGITS)
-    assert (found["depth"], found["d"], found["q"], found["n"]) == (48, 16, 32, tokens.shape[1])
+    assert (found["depth"], found["d"], found["q"], found["n"]) == (12, 16, 32, tokens.shape[1])
     assert found["t_sim"] == pytest.approx(float(ds.metrics.t_sim(tokens).mean()), abs=1e-6)
 
 
