@@ -279,7 +279,7 @@ class Largest(TorchDispatchMode):
 @each_metric
 @over("case", ["plain", "causal", "key padding", "mask"])
 def test_from_q_and_k_no_square_matrix_is_ever_built(f, case, monkeypatch):
-    n = 768
+    n = 1024
     q, k = torch.randn(1, 2, n, 4), torch.randn(1, 2, n, 4)
     keep = torch.arange(n)[None] < n - 5
     options = {

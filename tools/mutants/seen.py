@@ -106,8 +106,9 @@ def known() -> dict[str, dict]:
     for path in sorted(SEEN.glob("*.json")):
         run = json.loads(path.read_text())
         where = [tuple(block) for block in run["blocks"]]
-        tests |= {name: facts | {"blocks": {where[k] for k in facts["blocks"]}} for name, facts in run["tests"].items()}
-    return {name: facts for name, facts in tests.items() if "time" in facts}
+        ended = {name: facts for name, facts in run["tests"].items() if "time" in facts}
+        tests |= {name: facts | {"blocks": {where[k] for k in facts["blocks"]}} for name, facts in ended.items()}
+    return tests
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ def text(record: Record, width: int | None = None) -> str:
     from rich.console import Console
 
     wide = width or getattr(module_for(record), "WIDTH", 110)
-    console = Console(file=io.StringIO(), width=wide, color_system=None)
+    console = Console(file=io.StringIO(), width=wide, color_system=None, force_jupyter=False)
     console.print(record.view())
     return console.file.getvalue().rstrip()  # type: ignore[attr-defined]
 

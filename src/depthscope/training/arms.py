@@ -37,7 +37,7 @@ class Arm:
     causal: str = "auto"
     lr: float | None = None
     remark: str = ""
-    model: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict, metadata={"since": 3})
 
     def build(self, base: Build) -> Build:
         """The base with this arm's wiring and remedy."""

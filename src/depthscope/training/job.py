@@ -28,7 +28,7 @@ from depthscope.training.tasks import task as load_task
 FORMAT = "depthscope.job"
 VERSION = 3  # 1 did not say keep, 2 no fingerprint
 # folders that have no part in a training
-NO_PART = ("forecasts", "reports", "experiments", "gates", "checkups", "benches", "integrations", "cli")
+NO_PART = ("reports", "experiments", "gates", "checkups", "benches", "integrations", "cli")
 JOB, STEPS, ERRORS = "job.json", "steps.txt", "errors.txt"  # in the folder of a job: what to do, how far it is, why not
 LOOK = 0.5  # seconds between two looks whether somebody still waits for the result
 GRACE = 15.0  # seconds that a process has to write its checkpoint when it must stop
