@@ -119,10 +119,15 @@ def in_one(pattern: Pattern) -> Tensor:
 
 
 def centred_rows(pattern: Pattern) -> Tensor:
-    """Pi_2 P, (size, n, m), of few tokens."""
+    """Pi_2 P, (size, n, m), of few tokens. Centred twice: what rounding leaves of the mean adds up over all rows."""
     P = in_one(pattern)
     mean = (pattern.received / pattern.count()).to(P.dtype)[:, None]
-    R = torch.sub(P, mean, out=pattern.scratch.take("R", tuple(P.shape), P))
+    R = _kept(pattern, torch.sub(P, mean, out=pattern.scratch.take("R", tuple(P.shape), P)))
+    left = R.sum(-2, keepdim=True) / pattern.count()[..., None].to(P.dtype)
+    return _kept(pattern, R.sub_(left))
+
+
+def _kept(pattern: Pattern, R: Tensor) -> Tensor:
     return R if pattern.mask is None else R.masked_fill_(~pattern.mask[..., None], 0.0)
 
 
