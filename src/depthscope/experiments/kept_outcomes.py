@@ -26,9 +26,10 @@ class Outcomes(NamedTuple):
     repairs: dict[int, list[Repair]]
 
 
-def kept() -> Outcomes:
-    """The table. Its rows are [design, rate, best, score, steps, status, seconds], repairs have arm and settings."""
-    record = json.loads(TABLE.read_text())
+def kept(path: Path | None = None) -> Outcomes:
+    """A table, or the one of the package. Its rows are [design, rate, best, score, steps, status, seconds], repairs
+    have arm and settings."""
+    record = json.loads((path or TABLE).read_text())
     ladder: dict[int, list[Outcome]] = defaultdict(list)
     repairs: dict[int, list[Repair]] = defaultdict(list)
     for number, *row in record["ladder"]:
