@@ -53,7 +53,8 @@ SMOKE = Config(deepest=40)
 
 def run(cfg: Config) -> dict[str, Tensor]:
     """Of every design: held_out, trains (designs, rates) with NaN where it was not tried, largest_rate (NaN where it is
-    not known), forecast_rate (of the ladder, in so many steps), probability (designs, rates), alone (designs, baselines but the rate).
+    not known), forecast_rate (of the ladder, in so many steps), probability (designs, rates), alone (designs, baselines
+    but the rate).
 
     repaired (failures, arms): what trains at the rate at which a held-out design failed, NaN where it was not tried.
     """
