@@ -8,29 +8,38 @@ import torch
 
 import depthscope as ds
 from depthscope.errors import UsageError
+from depthscope.experiments.beyond.will_it_train import rung
 from depthscope.experiments.drawn_designs import TASKS, drawn_designs
 from depthscope.experiments.kept_outcomes import Outcomes, Repair, kept, largest, on_the_ladder, write
 from depthscope.experiments.odds_of_training import auc, auc_interval, logistic, share_interval, told, within
 from depthscope.experiments.outcomes import Outcome, constant_loss, next_rate, outcome_here, outcomes
+from depthscope.forecasts.rate_limit import RateLimit
 from depthscope.training.tasks import task
 
-DRAWN = drawn_designs(120, 24, (6, 128), (32, 32, 48))
+DRAWN = drawn_designs(240, 24, (6, 128), (32, 32, 48))
 
 
 def outcome(rate: float, trains: bool, number: int = 0) -> Outcome:
     return Outcome(number, rate, 0.5 if trains else 1.0, 0.5, -1, "done", 1.0)
 
 
-def test_one_of_each_pair_is_held_out_and_the_first_do_not_depend_on_the_rest() -> None:
+def test_the_second_half_is_held_out_and_the_first_does_not_depend_on_it() -> None:
     for name in TASKS:
         own = [design for design in DRAWN if design.task == name]
-        assert len(own) == 40
-        assert all(a.held_out != b.held_out for a, b in zip(own[::2], own[1::2], strict=True))
+        assert [design.held_out for design in own] == [False] * 40 + [True] * 40
     assert drawn_designs(30, 24, (6, 128), (32, 32, 48)) == DRAWN[:30]
     assert drawn_designs(30, 25, (6, 128), (32, 32, 48)) != DRAWN[:30]
     depths = [design.choices["depth"] for design in DRAWN]
     assert min(depths) >= 6 and max(depths) <= 128
-    assert 0.4 < sum(depth < (6 * 128) ** 0.5 for depth in depths) / 120 < 0.6  # even on the log scale
+    assert 0.4 < sum(depth < (6 * 128) ** 0.5 for depth in depths) / len(DRAWN) < 0.6  # even on the log scale
+
+
+def test_the_rung_that_is_forecast_is_the_likeliest_to_be_near() -> None:
+    """A steep limit on either side tells the rung; where no rate is likely, a third of the least stands for none."""
+    for update, right in ((1e-3, 1e-2), (12.7 / 5.5e-3, 3e-3), (12.7 / 1.8e-3, 1e-3)):
+        guess = rung(RateLimit(depth=9, update=update, local=update, diversity=1.0), steps=10**6)
+        assert 1 / 3 <= guess / right <= 3
+    assert rung(RateLimit(depth=9, update=1e6, local=1e6, diversity=1.0)) < 3e-4
 
 
 def test_a_changed_design_has_the_settings_alone() -> None:

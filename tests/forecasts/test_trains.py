@@ -38,22 +38,12 @@ def test_a_limit_by_hand() -> None:
     assert grown.largest_rate == pytest.approx(limit.largest_rate / 2)  # half of the growth counts
     causal = RateLimit(depth=10, update=100.0, local=100.0, diversity=0.25, causal=True)
     assert causal.largest_rate == pytest.approx(limit.largest_rate / rate_limit.CAUSAL)
+    normed = RateLimit(depth=10, update=100.0, local=100.0, diversity=0.25, normed=True)
+    assert normed.largest_rate == pytest.approx(limit.largest_rate / rate_limit.NORMED)
+    assert normed.smallest_rate(60) == limit.smallest_rate(60)
     assert causal.smallest_rate(60) == pytest.approx(limit.smallest_rate(60) * rate_limit.CAUSAL)
     assert RateLimit(10, 100.0, 100.0, 0.0).largest_rate > 0  # tokens that are one still have a limit
     assert 0 <= limit.probability(1e300) < 1e-12
-
-
-def test_the_largest_rate_in_so_many_steps_is_where_the_odds_turn() -> None:
-    limit = RateLimit(depth=10, update=300.0, local=300.0, diversity=0.5)
-    for steps in (40, 60, 1000, 10**7):
-        rate = limit.largest_rate_in(steps)
-        assert rate is not None and limit.probability(rate, steps) == pytest.approx(0.5, abs=1e-9)
-        assert limit.probability(0.99 * rate, steps) > 0.5 > limit.probability(1.01 * rate, steps)
-    assert limit.largest_rate_in(10**7) == pytest.approx(limit.largest_rate, rel=1e-3)
-    assert limit.largest_rate_in(1) is None  # no rate is likely to
-    rates = torch.logspace(-7, 1, 400)
-    never = next(steps for steps in range(60, 0, -1) if limit.largest_rate_in(steps) is None)
-    assert max(limit.probability(float(rate), never) for rate in rates) < 0.5
 
 
 def test_a_causal_design_has_a_causal_limit() -> None:
@@ -61,6 +51,8 @@ def test_a_causal_design_has_a_causal_limit() -> None:
     assert causal.rate_limit is not None and causal.rate_limit.causal
     assert open_.rate_limit is not None and not open_.rate_limit.causal
     assert causal.largest_rate < open_.largest_rate
+    plain = ds.forecast(depth=8, wiring="pre_norm", **SIZES)
+    assert open_.rate_limit.normed and plain.rate_limit is not None and not plain.rate_limit.normed
 
 
 def test_a_model_as_it_was_drawn_has_the_limit_of_its_sizes() -> None:

@@ -1,13 +1,14 @@
 """Will it train, and at which rate? The forecast of training held against trainings that it has not seen.
 
 Random designs on three tasks climb a ladder of rates, and what fails is changed as advised. The numbers of the forecast
-are fitted on one half of the designs; the other half, drawn before anything was run, says how good they are. AdamW
+are fitted on the first half of the designs; the second half, not looked at before, says how good they are. AdamW
 without warm-up, 50 to 64 steps; a design trains where it does better than any answer that is always the same.
 
 depthscope reproduce beyond/will_it_train     a minute: the outcomes of the trainings come with the package. They are
 made again by --set outcomes=trained --set folder=out/will_it_train, in hours; stopped, the same command goes on.
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,11 @@ from depthscope.experiments.progress import track
 from depthscope.experiments.repaired import REPAIRS, trained
 from depthscope.forecasts.advice import Limits, Option
 from depthscope.forecasts.forecast import forecast
+from depthscope.forecasts.rate_limit import RateLimit
 from depthscope.forecasts.record import Forecast
 
 FACTOR = 3.0  # of the largest rate
 STEPS = 56  # of a training, about
-RUNG = 10 / 3  # between neighbours of the ladder
 BASELINES = ("rate alone", "t_sim", "verdict", "gradient growth", "depth")
 LADDER = torch.tensor(sorted(RATES), dtype=torch.float64)
 
@@ -39,7 +40,7 @@ class Config:
     """designs: how many of those that were drawn; deepest: those with more blocks are left out. outcomes: "kept" or
     "trained", which takes hours and keeps its runs in the folder."""
 
-    designs: int = 120
+    designs: int = 240
     depths: tuple[int, int] = (6, 128)
     widths: tuple[int, ...] = (32, 32, 48)
     deepest: int = 128
@@ -69,7 +70,7 @@ def run(cfg: Config) -> dict[str, Tensor]:
         "held_out": torch.tensor([d.held_out for d in drawn]),
         "trains": torch.tensor([on_the_ladder(ones) for ones in rows], dtype=torch.float64),
         "largest_rate": torch.tensor([largest(ones) if is_whole(ones) else nan for ones in rows], dtype=torch.float64),
-        "forecast_rate": torch.tensor([_rung(f) for f in forecasts], dtype=torch.float64),
+        "forecast_rate": torch.tensor([rung(f.rate_limit) for f in forecasts], dtype=torch.float64),
         "probability": torch.tensor([[f.trains(r, steps=STEPS).probability for r in sorted(RATES)] for f in forecasts]),
         "alone": torch.tensor([_alone(d, f) for d, f in zip(drawn, forecasts, strict=True)], dtype=torch.float64),
         "repaired": torch.tensor(_repaired(drawn, found), dtype=torch.float64).reshape(-1, len(REPAIRS)),
@@ -87,13 +88,24 @@ def _outcomes(cfg: Config, drawn: list[DrawnDesign]) -> Outcomes:
     return trained(drawn, Path(cfg.folder))
 
 
-def _rung(found: Forecast) -> float:
-    """What is forecast for the largest rate of the ladder that trains in so many steps; 0 where none does.
+def rung(limit: RateLimit, steps: int = STEPS) -> float:
+    """The rate that is likeliest to be within FACTOR of the largest rate of the ladder that trains in so many steps.
 
-    The largest rung below a limit is as likely anywhere from the limit to a rung below it: half a rung is taken off.
+    P(largest is r_i) = p_i (1 - p_i+1) ... (1 - p_n), p_i that it trains at r_i; a third of r_1 stands for none.
     """
-    limit = found.rate_limit.largest_rate_in(STEPS)  # type: ignore[union-attr]
-    return (limit or 0.0) / RUNG**0.5
+    rungs, none = LADDER.tolist(), float(LADDER[0]) / 3
+    chances, rest = {}, 1.0
+    for rate in reversed(rungs):
+        p = limit.probability(rate, steps)
+        chances[rate], rest = p * rest, rest * (1 - p)
+    chances[none] = rest
+    guesses = torch.logspace(math.log10(none), math.log10(rungs[-1]), 81, dtype=torch.float64)
+    at = torch.tensor(list(chances), dtype=torch.float64)
+    right = within(guesses.unsqueeze(1), at, FACTOR).double() @ torch.tensor(
+        list(chances.values()), dtype=torch.float64
+    )
+    best = (right > right.max() - 1e-9).nonzero().flatten()
+    return float(guesses[best[len(best) // 2]])
 
 
 def _alone(design: DrawnDesign, found: Forecast) -> list[float]:
