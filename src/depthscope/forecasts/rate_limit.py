@@ -31,7 +31,8 @@ class RateLimit:
     eta_max = c t_div^b / (a s sqrt(update local)),    P(trains at eta) = 1 / (1 + (eta / eta_max)^k)
     eta_min = a m / steps,    P(in so many steps) = P(trains at eta) / (1 + (eta_min / eta)^k)
 
-    a is 1, or CAUSAL; s is 1, or NORMED. Of the growth between update and local one half counts: in the fit neither alone was as good.
+    a is 1, or CAUSAL; s is 1, or NORMED. Of the growth between update and local one half counts: in the fit neither
+    alone was as good.
     """
 
     depth: int
