@@ -64,13 +64,14 @@ def run(cfg: Config) -> dict[str, Tensor]:
     found = _outcomes(cfg, drawn)
     drawn = [d for d in drawn if found.ladder.get(d.number)]
     forecasts = [forecast(**d.asked) for d in track(drawn, len(drawn))]
+    limits = [f.rate_limit for f in forecasts if f.rate_limit is not None]  # sizes alone are asked: all have one
     rows = [found.ladder[d.number] for d in drawn]
     nan = float("nan")
     return {
         "held_out": torch.tensor([d.held_out for d in drawn]),
         "trains": torch.tensor([on_the_ladder(ones) for ones in rows], dtype=torch.float64),
         "largest_rate": torch.tensor([largest(ones) if is_whole(ones) else nan for ones in rows], dtype=torch.float64),
-        "forecast_rate": torch.tensor([rung(f.rate_limit) for f in forecasts], dtype=torch.float64),
+        "forecast_rate": torch.tensor([rung(limit) for limit in limits], dtype=torch.float64),
         "probability": torch.tensor([[f.trains(r, steps=STEPS).probability for r in sorted(RATES)] for f in forecasts]),
         "alone": torch.tensor([_alone(d, f) for d, f in zip(drawn, forecasts, strict=True)], dtype=torch.float64),
         "repaired": torch.tensor(_repaired(drawn, found), dtype=torch.float64).reshape(-1, len(REPAIRS)),
