@@ -107,6 +107,16 @@ def test_more_channels_than_tokens(n, d, dtype, rtol):
     np.testing.assert_allclose(both(X, P.to(dtype)), truth_of(X.numpy(), P.to(dtype).double().numpy()), rtol=rtol)
 
 
+@over("n, d", [(140, 20), (140, 150), (300, 310)])  # by channels, and by inner products
+@over("causal", [False, True])
+def test_many_tokens_are_measured_strip_by_strip(n, d, causal):
+    X, (q, k) = torch.randn(1, n, d, dtype=torch.float64) + 0.5, torch.randn(2, 1, 2, n, 4, dtype=torch.float64)
+    hidden = torch.ones(n, n).triu(1).bool() & causal
+    P = (q @ k.mT / 2).masked_fill(hidden, -torch.inf).softmax(-1)
+    found = torch.stack(mu_of(pattern_of(None, q=q, k=k, causal=causal, where="test")[0], X), -1)
+    np.testing.assert_allclose(found, [mu_by_definition(X[0].numpy(), p) for p in P[0].numpy()], rtol=1e-10)
+
+
 def test_attention_that_looks_where_tokens_hardly_differ():
     """Rows of P differ only along a direction of tokens with 1e-4 of their size: inner products alone would lose it."""
     torch.manual_seed(0)

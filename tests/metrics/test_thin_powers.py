@@ -94,6 +94,18 @@ def test_a_bracket_that_is_too_narrow_would_be_seen():
     assert (found.high >= 1 - 1e-5).all() and (found.low <= 1 + 1e-5).all()
 
 
+@over("rest", [0.0, 1e-4])
+@over("n", [33, 64, 128])
+def test_trees_have_powers_of_rounding_alone_and_are_not_known_by_them(n, rest):
+    """Every path ends in one token after some log n steps: all thin products would agree on what rounding left."""
+    order = torch.randperm(n)
+    trees = [looking_at((torch.rand(n) * torch.arange(n)).long())[order][:, order] for _ in range(4)]
+    P = torch.stack([(1 - rest) * tree + rest * softmax(n, 1) for tree in trees]).float()
+    truth = torch.zeros(4) if rest == 0 else truth_of(P)
+    found = thin_bracket(P - P.mean(-2, keepdim=True), tolerance=0.1, floor=SMALL)
+    assert ((found.value - truth).abs() <= found.error + 1e-6).all()
+
+
 def test_padding_is_left_out():
     P = torch.stack([low_rank(90), softmax(90, 3)]).float()
     keep = torch.arange(90) < torch.tensor([[70], [50]])

@@ -10,7 +10,7 @@ from depthscope.checks import check_mask, check_tokens
 from depthscope.errors import ShapeError
 from depthscope.metrics.chunk import Chunk
 from depthscope.metrics.chunks import chunk_of
-from depthscope.metrics.pattern import HELD, Pattern, pattern_of
+from depthscope.metrics.pattern import HELD, STRIP, Pattern, pattern_of
 from depthscope.registry import metric
 
 ROUNDED = 1e-4  # of |R|_F^2 tr G: below it rounding in float32 may take the fourth digit
@@ -132,10 +132,14 @@ def _kept(pattern: Pattern, R: Tensor) -> Tensor:
 
 
 def gram(pattern: Pattern) -> Tensor:
-    """R^T R for R = Pi_2 P, (size, m, m), of few tokens."""
+    """R^T R for R = Pi_2 P, (size, m, m), of few tokens: what lies below the diagonal strips mirrors what is above."""
     R = pattern.once(centred_rows)
-    shape = (pattern.size, pattern.m, pattern.m)
-    return torch.bmm(R.mT, R, out=pattern.scratch.take("R^T R", shape, R))
+    N = pattern.scratch.take("R^T R", (pattern.size, pattern.m, pattern.m), R)
+    for c in range(0, pattern.m, STRIP):
+        own = slice(c, c + STRIP)
+        torch.bmm(R[..., own].mT, R[..., c:], out=N[:, own, c:])
+        N[:, own, :c] = N[:, :c, own].mT
+    return N
 
 
 def _by_channels(pattern: Pattern, Z: Tensor, heads: int) -> Tensor:
@@ -146,8 +150,8 @@ def _by_channels(pattern: Pattern, Z: Tensor, heads: int) -> Tensor:
     share = (pattern.received / pattern.count()).unflatten(0, (-1, heads))
     mean = (share @ Z.double()).to(Z.dtype)[..., None, :]  # the mean row of P Z
     squares = torch.zeros(pattern.size, dtype=torch.float64, device=Z.device)
-    for cut, P in pattern.blocks():
-        rows = torch.bmm(P.unflatten(0, (-1, heads)).flatten(1, 2), Z).unflatten(1, (heads, -1))
+    for cut, seen, P in pattern.strips():
+        rows = torch.bmm(P.unflatten(0, (-1, heads)).flatten(1, 2), Z[:, seen]).unflatten(1, (heads, -1))
         rows = rows.sub_(mean).flatten(0, 1)
         if pattern.mask is not None:
             rows.masked_fill_(~pattern.mask[:, cut, None], 0.0)

@@ -19,6 +19,7 @@ from depthscope.metrics.tiles import Scores, Tiles
 
 HELD = 1 << 22  # elements of P kept at a time, 16 MiB in float32: larger pieces leave the cache and cost more
 PIECE = 1 << 19  # elements of small P measured at a time: enough for few calls, and not far from the cache
+STRIP = 128  # rows of a causal P, at least, that are worth a call of their own
 ENOUGH = 16  # heads, from which on more in one piece save no calls worth having
 
 Made = TypeVar("Made")
@@ -135,22 +136,30 @@ class Pattern:
         mean = torch.where(keep, U, 0.0).sum(-1, keepdim=True) / keep.sum(-1, keepdim=True)
         return torch.where(keep, U - mean, 0.0)
 
+    def strips(self) -> Iterator[tuple[slice, slice, Tensor]]:
+        """P in parts (rows, columns, P there), which leave out most of what a P that is said to be causal has not."""
+        for cut, P in self.blocks():
+            step = max(STRIP, -(-self.n // 4)) if self.causal else cut.stop - cut.start
+            for r in range(cut.start, cut.stop, step):
+                s = min(r + step, cut.stop)
+                seen = slice(0, min(s, self.m) if self.causal else self.m)
+                yield slice(r, s), seen, P[:, r - cut.start : s - cut.start, seen]
+
     def image(self, V: Tensor) -> Tensor:
         """P v for the rows v of V, (size, r, m) -> (size, r, n)."""
         if self.tiles is not None:
             return self.tiles.image(V)
-        V = V.mT.contiguous()  # that P is read row by row
-        parts = [torch.matmul(P, V).mT for _, P in self.blocks()]
+        # V P^T and not (P V^T)^T: some processors take four times as long for that
+        parts = [torch.matmul(V[..., seen], P.mT) for _, seen, P in self.strips()]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
     def pulled(self, U: Tensor) -> Tensor:
         """P^T u for the rows u of U, (size, r, n) -> (size, r, m)."""
         if self.tiles is not None:
             return self.tiles.pulled(U)
-        parts = (U[..., cut] @ P for cut, P in self.blocks())
-        total = next(parts)
-        for part in parts:
-            total += part
+        total = U.new_zeros(*U.shape[:-1], self.m)
+        for rows, seen, P in self.strips():
+            total[..., seen] += U[..., rows] @ P
         return total
 
     @cached_property
@@ -277,14 +286,20 @@ def _softmax_rows(scores: Scores, bias: Tensor | None, batch: tuple[int, ...]) -
     def rows(b: int, c: int, r: int, s: int, scratch: Scratch) -> Tensor:
         queries, keys = q[b:c, r:s].to(wide) * factor, k[b:c].to(wide)
         shape = (c - b, s - r, m)
-        scores = torch.bmm(queries, keys.mT, out=scratch.take("scores", shape, queries))
+        scores = scratch.take("scores", shape, queries)
+        step = max(STRIP, -(-m // 4)) if causal else s - r
+        for i in range(r, s, step):
+            j, seen = min(i + step, s), min(i + step, s, m) if causal else m
+            part = scores[:, i - r : j - r]
+            torch.bmm(queries[:, i - r : j - r], keys[:, :seen].mT, out=part[..., :seen])
+            if causal:
+                token = torch.arange(m, device=q.device)
+                part[..., seen:] = -math.inf
+                part[..., i:seen].masked_fill_(token[i:seen] > torch.arange(i, j, device=q.device)[:, None], -math.inf)
         if bias is not None:
             index = torch.unravel_index(torch.arange(b, c, device=bias.device), batch)
             part = (bias[..., r:s, :] if bias.shape[-2] > 1 else bias)[index]
             scores = scores.masked_fill_(~part, -math.inf) if part.dtype == torch.bool else scores.add_(part)
-        if causal:
-            later = torch.arange(m, device=q.device) > torch.arange(r, s, device=q.device)[:, None]
-            scores = scores.masked_fill_(later, -math.inf)
         return torch.softmax(scores, -1, out=scratch.take("P", shape, scores))
 
     return rows

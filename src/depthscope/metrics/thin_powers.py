@@ -1,10 +1,10 @@
 """Two numbers that the spectral radius of A = Pi_2 P lies between, from a thin product that stands for a power of A.
 
 High powers have few directions left:   A^K = c (W^T Q + E),   Q, W (THIN, n).
-E, with the rounding on the way to Q and W, is measured on random vectors: g A^K by K / 4 products with A^4, in the
-precision of P. Powers of W^T Q cost next to nothing, (W^T Q)^j = W^T M^(j-1) Q with M = Q W^T, and bound the radius
-from both sides as in bracket.py. What rounding could do at worst is ten thousand times what it does, and would bound
-nothing.
+E, with the rounding on the way to Q and W, is measured on random vectors: g A^K by K / 8 products with A^8, in the
+precision of P. Heads of which A^8 is little more than rounding are not measured here. Powers of W^T Q cost next to
+nothing, (W^T Q)^j = W^T M^(j-1) Q with M = Q W^T, and bound the radius from both sides as in bracket.py. What rounding
+could do at worst is ten thousand times what it does, and would bound nothing.
 """
 
 import math
@@ -17,6 +17,9 @@ from depthscope.metrics.bracket import Bracket, by_trace
 from depthscope.metrics.gram_powers import TINY, unit
 from depthscope.metrics.scratch import Scratch
 
+SQUARINGS = 3  # products of whole matrices
+BASE = 2**SQUARINGS  # the power of A that thin products are taken with
+BLURRED = 0.01  # how far rounding may have moved A^BASE: float64 is asked beyond
 THIN = 24  # rows of Q and W
 PROBES = 16  # random vectors
 LEAST = 1.45  # chi^2 with 16 degrees of freedom is below this once in a million
@@ -27,10 +30,10 @@ FURTHER = 4  # doublings that make the value better, which is known far better t
 
 
 class Work(NamedTuple):
-    """Heads on their way: A^4 of size one, and g A^K of the random vectors g; logarithms of sizes."""
+    """Heads on their way: B = A^BASE of size one, and g A^K of the random vectors g; logarithms of sizes."""
 
-    A_4: Tensor
-    log_4: Tensor
+    B: Tensor
+    log_B: Tensor
     Y: Tensor
     log_Y: Tensor
 
@@ -43,10 +46,13 @@ def thin_bracket(A: Tensor, *, tolerance: float, floor: float, scratch: Scratch 
 
     K is doubled where the error is above tolerance * max(value, floor). The bracket fails once in a million heads.
     """
-    work = _begin(A, scratch or Scratch())
     high = torch.linalg.vector_norm(A, dim=(-2, -1)).double()
     found = Bracket(torch.zeros_like(high), high, torch.zeros_like(high))
-    left = torch.arange(len(A), device=A.device)
+    work, rounded = _begin(A, high, scratch or Scratch())
+    sound = rounded < BLURRED
+    left = sound.nonzero().squeeze(-1)
+    if len(left) < len(A):
+        work = work.of(sound)
     K, steps = FIRST, FIRST
     while len(left):
         work = _further(work, steps)
@@ -64,38 +70,45 @@ def thin_bracket(A: Tensor, *, tolerance: float, floor: float, scratch: Scratch 
     return found
 
 
-def _begin(A: Tensor, scratch: Scratch) -> Work:
-    shape = tuple(A.shape)
-    A_2, log_2 = unit(torch.bmm(A, A, out=scratch.take("A^2", shape, A)))
-    A_4, size = unit(torch.bmm(A_2, A_2, out=scratch.take("A^4", shape, A)))
-    Y = _random(A.shape[-1], A).expand(len(A), -1, -1)
-    return Work(A_4, 2 * log_2 + size, Y, torch.zeros_like(log_2))
+def _begin(A: Tensor, size: Tensor, scratch: Scratch) -> tuple[Work, Tensor]:
+    """A^BASE for A of this size, and about how far rounding may have moved it, relative to its own size, (b,).
+
+    Errors behave like random matrices in the next square. Where little is left of a square they count for more: of
+    tokens that form trees nothing but rounding is left, and thin products would all agree on it.
+    """
+    eps, n = torch.finfo(A.dtype).eps, A.shape[-1]
+    B, log, rounded = A, torch.zeros_like(size), torch.zeros_like(size)
+    before = size.clamp_min(TINY).log()
+    for i in range(SQUARINGS):
+        B, left = unit(torch.bmm(B, B, out=scratch.take(f"A^K {i % 2}", tuple(A.shape), A)))
+        log = 2 * log + left
+        rounded = (4 / math.sqrt(n) * rounded + 2 * eps) / (left - 2 * before).exp()
+        before = torch.zeros_like(before)
+    return Work(B, log, _random(n, A).expand(len(A), -1, -1), torch.zeros_like(log)), rounded
+
+
+def _times(X: Tensor, log: Tensor, work: Work, B: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    """X A^steps of size one, and the logarithm of its size; B stands for A^BASE, or its transpose."""
+    for _ in range(steps // BASE):
+        X, size = unit(torch.bmm(X, B))
+        log = log + size + work.log_B
+    return X, log
 
 
 def _further(work: Work, steps: int) -> Work:
     """So many more factors of A in what becomes of the random vectors."""
-    Y, log = work.Y, work.log_Y + steps // 4 * work.log_4
-    for i in range(steps // 4):
-        Y = torch.bmm(Y, work.A_4)
-        if i % 2:
-            Y, size = unit(Y)
-            log = log + size
+    Y, log = _times(work.Y, work.log_Y, work, work.B, steps)
     return work._replace(Y=Y, log_Y=log)
 
 
 def _of_power(work: Work, K: int) -> Bracket:
     """What A^K tells."""
-    n = work.A_4.shape[-1]
+    n = work.B.shape[-1]
     Y = work.Y[:, :THIN]
     Y = torch.where(Y.isfinite().all(-1, keepdim=True), Y, 0.0)  # LAPACK refuses the others
     Q = torch.linalg.qr(Y.mT).Q.mT.contiguous()
-    W, log = Q, K // 4 * work.log_4
-    for i in range(K // 4):
-        W = torch.bmm(W, work.A_4.mT)  # Q (A^K)^T
-        if i % 2:
-            W, size = unit(W)
-            log = log + size
-    G = _random(n, work.A_4)[THIN:]
+    W, log = _times(Q, torch.zeros_like(work.log_B), work, work.B.mT, K)  # Q (A^K)^T
+    G = _random(n, work.B)[THIN:]
     missed = work.Y[:, THIN:] * (work.log_Y - log).exp()[:, None, None] - ((G @ W.mT) @ Q).double()  # g E
     e = torch.linalg.vector_norm(missed, dim=(-2, -1)) / math.sqrt(LEAST)
     found = _of_thin(Q.double() @ W.double().mT, e, log / K, K, n)
