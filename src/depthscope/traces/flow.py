@@ -83,8 +83,13 @@ class Flow:
         if op.name in SHAPED_ALIKE:
             return Given([], ())
         args = op.args[:1] if op.name in FORMS and op.name != "__setitem__" else op.args  # others give a shape alone
-        places = [self._met(arg) if isinstance(arg, Tensor) else None for arg in args]
-        if not op.kwargs and all(isinstance(arg, Tensor) or type(arg) in PLAIN for arg in args):  # most calls
+        places: list[int | None] = []
+        plain = not op.kwargs
+        for arg in args:
+            met = isinstance(arg, Tensor)
+            places.append(self._met(arg) if met else None)
+            plain = plain and (met or type(arg) in PLAIN)
+        if plain:  # as most calls are
             return Given(places, tuple([node for node in places if node is not None]))
         rest = [arg for arg in (*args, *op.kwargs.values()) if not isinstance(arg, Tensor) and type(arg) not in PLAIN]
         rest += [arg for arg in op.kwargs.values() if isinstance(arg, Tensor)]
@@ -93,7 +98,7 @@ class Flow:
 
     def _met(self, tensor: Tensor) -> int | None:
         """The node of a tensor; a new one where it comes from where nobody could watch. Weights have none."""
-        node = self.find(tensor)
+        node = self._known.find(tensor)
         if node is not None or isinstance(tensor, nn.Parameter) or tensor.ndim < 2 or not tensor.is_floating_point():
             return node
         return self._made(tensor, (), None, "given")
@@ -144,11 +149,14 @@ class Flow:
         return None
 
     def _made(self, tensor: Tensor, parents: tuple[int, ...], skip: int | None, name: str) -> int:
-        state = len(self.nodes) if skip is None else self.nodes[skip].state
+        nodes = self.nodes
+        state = len(nodes) if skip is None else nodes[skip].state
         from_input, tree = False, -1
         for parent in parents:
-            node = self.nodes[parent]
-            from_input, tree = from_input or node.from_input, max(tree, node.tree)
+            node = nodes[parent]
+            from_input = from_input or node.from_input
+            if node.tree > tree:
+                tree = node.tree
         call, order, heavy = self._stack[-1], self.tick(), name in ACTIVATIONS
         shape = tuple(tensor.shape)
         return self._add(tensor, Node(parents, skip, state, name, call, order, shape, from_input, heavy, tree))

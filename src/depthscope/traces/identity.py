@@ -19,13 +19,9 @@ class Known(Generic[T]):
 
     def find(self, tensor: Any) -> T | None:
         entry = self._entries.get(id(tensor))
-        if entry is None:
+        if entry is None or entry[0]() is not tensor:  # the id is used again
             return None
-        reference, seen, fact = entry
-        target = reference()
-        if target is None or target is not tensor:  # the id is used again
-            return None
-        return fact if seen == version(target) else None
+        return entry[2] if entry[1] == version(tensor) else None
 
     def clear(self) -> None:
         self._entries.clear()

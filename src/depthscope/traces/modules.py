@@ -19,6 +19,11 @@ def held(model: nn.Module) -> Iterator[None]:
         _HELD.reset(token)
 
 
+def has_parts(module: nn.Module) -> bool:
+    """Whether a module has modules inside."""
+    return any(part is not None for part in module._modules.values())
+
+
 def modules_in(model: nn.Module) -> dict[str, nn.Module]:
     """What model.named_modules() gives: every module once, under its first path.
 
