@@ -155,8 +155,7 @@ class Flow:
         for parent in parents:
             node = nodes[parent]
             from_input = from_input or node.from_input
-            if node.tree > tree:
-                tree = node.tree
+            tree = node.tree if node.tree > tree else tree
         call, order, heavy = self._stack[-1], self.tick(), name in ACTIVATIONS
         shape = tuple(tensor.shape)
         return self._add(tensor, Node(parents, skip, state, name, call, order, shape, from_input, heavy, tree))

@@ -162,7 +162,8 @@ class Recorder:
         """A torch function: what it is computed from, and what it does to a stream. In a norm it is a part of it."""
         if self._norms.open:
             return self._acts(op)
-        given, weights = self.log.flow.asked(op), self._patterns.asked(op)
+        given = self.log.flow.asked(op)
+        weights = self._patterns.asked(op) if self._patterns.active else None
         result = self._acts(op, given)
         seen = self._patterns.follow(op, result, weights) if weights else None
         if seen is not None:
@@ -186,7 +187,7 @@ class Recorder:
             return self._pair(op, given)
         if role == "norm" and self._norms.open:
             return op.run()
-        made = self._lineage.asked(op)
+        made = self._lineage.asked(op) if self._lineage.active else ()
         dropped = role in ("dropout", "attention") and drops(op)
         self.log.dropout |= dropped
         result = without_dropout(op) if dropped and self.silence_dropout else op.run()
