@@ -99,8 +99,7 @@ def scan(
                 notes.append(IN_ONE)
                 stack.enter_context(whole_weights(entry.model))
             cut_over = shared_with(entry.model)
-        measure = partial(settings.tallies, entry.model)
-        tallies = tallied(entry.batches(), measure, across, cut_over)
+        tallies = tallied(entry.batches(), partial(settings.tallies, entry.model), across, cut_over)
     main = stream_called(stream, list(tallies)) or next(iter(tallies))
     scans = {name: assemble(tally, notes) for name, tally in tallies.items()}
     others = {name: found for name, found in scans.items() if name != main}
@@ -281,14 +280,13 @@ class Settings:
                 wanted=wanted,
                 on_call=None if quiet else self.on_block,
             )
-            fixes = fixes_in(model)
+            for fix in fixes_in(model):
+                fix.on_change = recorder.remedied
+                stack.callback(setattr, fix, "on_change", None)
             stack.enter_context(untouched(model))
             stack.enter_context(eagerly())
             stack.enter_context(torch.inference_mode(False))  # inference tensors do not tell when they are written into
             stack.callback(recorder.states.remove_hooks)
-            for fix in fixes:
-                fix.on_change = recorder.remedied
-                stack.callback(setattr, fix, "on_change", None)
             stack.enter_context(torch.set_grad_enabled(loss is not None))
 
             def run() -> dict[str, float]:

@@ -47,11 +47,13 @@ class Flow:
     def starts(self, args: tuple, kwargs: Mapping[str, Any]) -> None:
         """The model is given its inputs."""
         for tensor in tensors_in((*args, *kwargs.values())):
-            self._add(tensor, Node((), None, len(self.nodes), "input", -1, self.tick(), tuple(tensor.shape), True))
+            self._known.add(tensor, len(self.nodes))
+            node = Node((), None, len(self.nodes), "input", -1, self.tick(), tuple(tensor.shape), True)
+            self.nodes.append(node)
 
     def enters(self, path: str, args: tuple, kwargs: Mapping[str, Any]) -> None:
         call = ModuleCall(path, self._stack[-1], len(self.nodes), self.tick())
-        call.given = self._nodes_of((args, kwargs))
+        call.given = {way: self._known.find(tensor) for way, tensor in ways_to_tensors((args, kwargs)).items()}
         self._stack.append(len(self.calls))
         self.calls.append(call)
 
@@ -59,10 +61,11 @@ class Flow:
         call = self.calls[self._stack.pop()]
         while call.path != path:  # an inner module raised and its caller went on
             call = self.calls[self._stack.pop()]
-        for tensor in tensors_in((output,)):
-            if self.find(tensor) is None and not isinstance(tensor, nn.Parameter):  # made where nobody could watch
+        gave = ways_to_tensors((output,))
+        for tensor in gave.values():
+            if self._known.find(tensor) is None and not isinstance(tensor, nn.Parameter):  # nobody could watch
                 self._made(tensor, tuple(node for node in call.given.values() if node is not None), None, "module")
-        call.gave = self._nodes_of((output,))
+        call.gave = {way: self._known.find(tensor) for way, tensor in gave.items()}
         call.last, call.left = len(self.nodes) - 1, self.tick()
 
     def above_call(self, call: int) -> list[int]:
@@ -72,9 +75,6 @@ class Flow:
             found.append(call)
             call = self.calls[call].above
         return found
-
-    def _nodes_of(self, values: tuple) -> dict[Any, int | None]:
-        return {way: self.find(tensor) for way, tensor in ways_to_tensors(values).items()}
 
     # functions
 
@@ -158,12 +158,9 @@ class Flow:
             tree = node.tree if node.tree > tree else tree
         call, order, heavy = self._stack[-1], self.tick(), name in ACTIVATIONS
         shape = tuple(tensor.shape)
-        return self._add(tensor, Node(parents, skip, state, name, call, order, shape, from_input, heavy, tree))
-
-    def _add(self, tensor: Tensor, node: Node) -> int:
-        self._known.add(tensor, len(self.nodes))
-        self.nodes.append(node)
-        return len(self.nodes) - 1
+        self._known.add(tensor, len(nodes))
+        nodes.append(Node(parents, skip, state, name, call, order, shape, from_input, heavy, tree))
+        return len(nodes) - 1
 
     # joins
 

@@ -164,7 +164,11 @@ class Recorder:
             return self._acts(op)
         given = self.log.flow.asked(op)
         weights = self._patterns.asked(op) if self._patterns.active else None
-        result = self._acts(op, given)
+        if op.role is None and not self._lineage.active:  # as most functions: a view, an activation
+            result = op.run()
+            self.log.flow.ran(op, given, result)
+        else:
+            result = self._acts(op, given)
         seen = self._patterns.follow(op, result, weights) if weights else None
         if seen is not None:
             self._attention(seen, result)
