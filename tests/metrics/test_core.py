@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from depthscope import metrics
+from depthscope.metrics.ordinary import central
 from loops import over
 
 
@@ -122,3 +123,11 @@ def test_a_token_alone_is_no_point(d: int) -> None:
 def test_the_rank_of_differences_does_not_depend_on_the_scale(scale: float) -> None:
     X = torch.randn(1, 128, 256)
     torch.testing.assert_close(metrics.difference_rank(scale * X), metrics.difference_rank(X), rtol=1e-3, atol=0)
+
+
+@over("n", (2, 7, 8, 33))
+def test_the_central_token_of_all_is_that_of_those_to_keep(n: int) -> None:
+    seen = gaussian(5, 3, n)
+    expected = (seen - seen.median(-1, keepdim=True).values).square().sum(-2).argmin(-1)
+    assert torch.equal(central(seen, None), expected)
+    assert torch.equal(central(seen, torch.ones(5, n, dtype=torch.bool)), expected)

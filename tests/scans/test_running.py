@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from depthscope.scans.running import of_batch, with_spread
+from depthscope.scans.running import each_with_spread, of_batch, with_spread
 
 BATCHES = [torch.randn(3, n, dtype=torch.float64, generator=torch.Generator().manual_seed(n)) + 5 for n in (4, 7, 2, 9)]
 
@@ -60,3 +60,10 @@ def test_one_batch_has_no_error_and_a_nan_stays_one() -> None:
     broken = BATCHES[1].clone()
     broken[0, 0] = torch.nan
     assert (of_batch(BATCHES[0]) + of_batch(broken)).mean.isnan().tolist() == [True, False, False]
+
+
+def test_several_quantities_at_once_are_those_of_each() -> None:
+    found = each_with_spread(torch.stack([BATCHES[0], 2 * BATCHES[0]]))
+    for one, values in zip(found, (BATCHES[0], 2 * BATCHES[0]), strict=True):
+        torch.testing.assert_close(one.mean, values.mean(-1), rtol=1e-14, atol=0)
+        torch.testing.assert_close(one.spread, values.std(-1, correction=0), rtol=1e-13, atol=0)

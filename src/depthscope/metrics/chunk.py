@@ -90,11 +90,16 @@ class Chunk:
 
         Yields samples, tokens, and the block, which is overwritten by the next one.
         """
+        for samples, tokens, held in self._blocks():
+            yield samples, tokens, self._less(self.x[samples, tokens], vectors, samples, tokens, held)
+
+    def _blocks(self) -> Iterator[tuple[slice, slice, Tensor]]:
+        """Samples and tokens of each block, and the same memory for all of them."""
         held: Tensor | None = None
         for samples, tokens in cuts(*self.x.shape):
             x = self.x[samples, tokens]
             held = self.room.take(tuple(x.shape), x) if held is None else held
-            yield samples, tokens, self._less(x, vectors, samples, tokens, held[: x.shape[0], : x.shape[1]])
+            yield samples, tokens, held[: x.shape[0], : x.shape[1]]
         self.room.give_back()
 
     def _less(self, x: Tensor, vectors: tuple[Tensor, ...], samples: slice, tokens: slice, out: Tensor) -> Tensor:
@@ -190,19 +195,24 @@ class Chunk:
     @cached_property
     def composite(self) -> Tensor:
         """|x|_{1,inf}, (b,), float64."""
-        return self.one_inf(torch.zeros_like(self.first))
+        return self._one_inf(self.x)
 
-    def one_inf(self, *vectors: Tensor) -> Tensor:
-        """|x - v|_{1,inf}: sqrt of the largest column sum and the largest row sum of absolute values, (b,), float64.
+    @cached_property
+    def centred_composite(self) -> Tensor:
+        """|Pi_2 x|_{1,inf}, (b,), float64."""
+        return self._one_inf(self.Pi_2_x)
+
+    def _one_inf(self, x: Tensor) -> Tensor:
+        """Sqrt of the largest column sum times the largest row sum of absolute values, (b,), float64.
 
         torch adds float32 by pairs, so each sum is off by about 1e-7 of itself.
         """
-        rows, columns = [], _zeros(self.x)
-        for samples, _, z in self.walk(*vectors):
-            z.abs_()
-            rows.append(z.sum(-1).flatten())
-            columns[samples] += z.sum(-2)
-        row = joined(rows).view(self.x.shape[:-1]).amax(-1)
+        rows, columns = [], _zeros(x)
+        for samples, tokens, held in self._blocks():
+            sizes = torch.abs(x[samples, tokens], out=held)
+            rows.append(sizes.sum(-1).flatten())
+            columns[samples] += sizes.sum(-2)
+        row = joined(rows).view(x.shape[:-1]).amax(-1)
         return (columns.amax(-1) * row.double()).sqrt()
 
     def weighted(self, w: Tensor) -> Tensor:

@@ -51,7 +51,8 @@ def _directions(chunk: Chunk) -> Directions:
     nothing = (w == 0) | (w_c == 0)  # beside a zero token |v_i| is 1, or 0 where both are zero
     far = torch.where(nothing, ((w == 0) ^ (w_c == 0)).double(), w * w_c * (apart - longer.square()).clamp_min(0.0))
     turn = torch.where(nothing, w - w_c, -longer * w * w_c)
-    return Directions(few, w, turn, x_c, far.masked_fill(~keep, torch.inf), keep.sum(-1))
+    far = far if keep is None else far.masked_fill(~keep, torch.inf)
+    return Directions(few, w, turn, x_c, far, few.n.long())
 
 
 def _core(chunk: Chunk) -> Tensor:
@@ -92,7 +93,8 @@ def _in_points(chunk: Chunk) -> Tensor:
     if low.device.type == "cpu" and not low.any():  # an accelerator is not asked
         return torch.zeros_like(chunk.n)
     few = chunk.once(ordinary)
-    z, seen, left = few.Pi_2_x, few.once(centred_seen), kept(few) & low[:, None]
+    z, seen, keep = few.Pi_2_x, few.once(centred_seen), kept(few)
+    left = low[:, None].expand(z.shape[:-1]) if keep is None else keep & low[:, None]
     size = norms(z).square()
     near = NEAR * size.sum(-1, keepdim=True) / few.n[:, None]
     sizes = []

@@ -14,7 +14,7 @@ def _composite(chunk: Chunk) -> Tensor:
 
 
 def _relative(chunk: Chunk) -> Tensor:
-    return chunk.one_inf(*chunk.centre.steps) / chunk.composite
+    return chunk.centred_composite / chunk.composite
 
 
 def _mean_norm(chunk: Chunk) -> Tensor:

@@ -17,6 +17,7 @@ from depthscope.traces.log import Attention, Call, Log
 from depthscope.traces.steps import Anatomy
 
 WHOLE = "block"  # the step that is the whole block
+Ends = tuple[StateNumbers, StateNumbers, float]  # the states before and after a step, the squared norm of its bias
 
 
 class Reading:
@@ -69,9 +70,10 @@ class Reading:
     def samples(self) -> int:
         return len(self.blocks[0].source.numbers.common)
 
-    def values(self, name: str) -> Tensor:
-        """A state metric, (depth + 1, samples)."""
-        return self.by_sample([s.values[name] for s in self.states()])
+    def values(self, names: list[str]) -> Tensor:
+        """State metrics, (names, depth + 1, samples)."""
+        states = self.states()
+        return self.by_sample([s.values[name] for name in names for s in states]).view(len(names), len(states), -1)
 
     def judged_states(self) -> list[StateNumbers]:
         """The states that the verdict rests on: without the noise of dropout."""
@@ -94,24 +96,25 @@ class Reading:
             names |= dict.fromkeys(step.name for step in anatomy.steps)
         return list(names)
 
-    def moves(self, name: str) -> dict[str, Tensor]:
-        """The step metrics of one step (or of the whole block), each (depth, samples); NaN where a block lacks it."""
-        found = [self._ends(i, name) for i in range(self.depth)]
-        there = [i for i, ends in enumerate(found) if ends is not None]
-        moved = self._moved(*zip(*filter(None, found), strict=True))
-        if len(there) == self.depth:
-            return moved
-        rows = {key: values.new_full((self.depth, values.shape[-1]), math.nan) for key, values in moved.items()}
-        for key, values in moved.items():
-            rows[key][there] = values
+    def moves(self) -> dict[tuple[str, str], Tensor]:
+        """By step ("block" is all of it) and metric, each (depth, samples); NaN where a block lacks the step."""
+        found: dict[str, dict[int, Ends]] = {
+            WHOLE: {i: (block.source.numbers, block.result.numbers, 0.0) for i, block in enumerate(self.blocks)}
+        }
+        found |= {name: {} for name in self.step_names()}
+        for i, anatomy in enumerate(self.anatomies):
+            for step in anatomy.steps:
+                found[step.name].setdefault(i, (step.source.numbers, step.result.numbers, step.bias))
+        ends = [one for blocks in found.values() for one in blocks.values()]
+        rows: dict[tuple[str, str], Tensor] = {}
+        for quantity, values in self._moved(*zip(*ends, strict=True)).items():  # of all steps together: few calls
+            parts = values.split([len(blocks) for blocks in found.values()])
+            for (name, blocks), part in zip(found.items(), parts, strict=True):
+                rows[name, quantity] = part
+                if len(blocks) < self.depth:
+                    rows[name, quantity] = part.new_full((self.depth, part.shape[-1]), math.nan)
+                    rows[name, quantity][list(blocks)] = part
         return rows
-
-    def _ends(self, i: int, name: str) -> tuple[StateNumbers, StateNumbers, float] | None:
-        """The states before and after a step of block i, and the squared norm of its bias."""
-        if name == WHOLE:
-            return self.blocks[i].source.numbers, self.blocks[i].result.numbers, 0.0
-        step = next((s for s in self.anatomies[i].steps if s.name == name), None)
-        return None if step is None else (step.source.numbers, step.result.numbers, step.bias)
 
     def _moved(
         self, sources: tuple[StateNumbers, ...], results: tuple[StateNumbers, ...], biases: tuple[float, ...]

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -80,6 +80,13 @@ def with_spread(values: Tensor) -> Running:
     """One batch, values (..., sequences), whose spread is asked for too."""
     count, mean = values.shape[-1], values.mean(-1)
     return Running(mean, count, (values - mean[..., None]).square().sum(-1), float(count**2))
+
+
+def each_with_spread(values: Tensor) -> list[Running]:
+    """The same of several quantities, values (quantities, ..., sequences)."""
+    whole = with_spread(values)
+    pairs = zip(whole.mean.unbind(), whole.squares.unbind(), strict=True)
+    return [replace(whole, mean=mean, squares=squares) for mean, squares in pairs]
 
 
 def merged(

@@ -94,11 +94,12 @@ def scan(
     notes = [*entry.notes]
     with ExitStack() as stack:
         stack.callback(let_go_, entry.model)  # else a training step after it would run on these weights
-        if computes_in_parts(entry.model):
-            notes.append(IN_ONE)
-            stack.enter_context(whole_weights(entry.model))
-        measure = partial(settings.tallies, entry.model)
-        tallies = tallied(entry.batches(), measure, across, shared_with(entry.model))
+        with held(entry.model):
+            if computes_in_parts(entry.model):
+                notes.append(IN_ONE)
+                stack.enter_context(whole_weights(entry.model))
+            cut_over = shared_with(entry.model)
+        tallies = tallied(entry.batches(), partial(settings.tallies, entry.model), across, cut_over)
     main = stream_called(stream, list(tallies)) or next(iter(tallies))
     scans = {name: assemble(tally, notes) for name, tally in tallies.items()}
     others = {name: found for name, found in scans.items() if name != main}
@@ -268,30 +269,29 @@ class Settings:
         """One forward pass, recorded; quiet: dropout silenced, no heads, no gradients."""
         heads, loss = ([], None) if quiet else (self.of_kind("attention"), self.gradients)
         readers = StateReader(states, batch.mask), AttentionReader(heads, batch.mask, self.sample)
-        with held(model):
-            chosen = candidates(model, self.blocks)
-            fixes = fixes_in(model)
-        recorder = Recorder(
-            model,
-            chosen,
-            *(partial(in_full_precision, reader) for reader in readers),
-            frames=frames,
-            silence_dropout=quiet,
-            wanted=wanted,
-            on_call=None if quiet else self.on_block,
-        )
-        with ExitStack() as stack:
+        with ExitStack() as stack, ExitStack() as walked:
+            walked.enter_context(held(model))
+            recorder = Recorder(
+                model,
+                candidates(model, self.blocks),
+                *(partial(in_full_precision, reader) for reader in readers),
+                frames=frames,
+                silence_dropout=quiet,
+                wanted=wanted,
+                on_call=None if quiet else self.on_block,
+            )
+            for fix in fixes_in(model):
+                fix.on_change = recorder.remedied
+                stack.callback(setattr, fix, "on_change", None)
             stack.enter_context(untouched(model))
             stack.enter_context(eagerly())
             stack.enter_context(torch.inference_mode(False))  # inference tensors do not tell when they are written into
             stack.callback(recorder.states.remove_hooks)
-            for fix in fixes:
-                fix.on_change = recorder.remedied
-                stack.callback(setattr, fix, "on_change", None)
             stack.enter_context(torch.set_grad_enabled(loss is not None))
 
             def run() -> dict[str, float]:
                 with Watcher(recorder):
+                    walked.close()  # the model may change its modules while it runs
                     output = batch.run(model)
                 for reader in readers:
                     in_full_precision(reader.finish)

@@ -23,15 +23,15 @@ class Tray:
 
     def __init__(self, state: Tensor, places: int) -> None:
         self.tokens = state.new_empty((places * len(state), *state.shape[1:]))
+        self.places = self.tokens.split(len(state))
         self.numbers: list[StateNumbers] = []
-        self.samples, self.places = len(state), places
+        self.samples = len(state)
 
     def put(self, state: Tensor, numbers: StateNumbers) -> bool:
         """Whether that was the last free place."""
-        start = len(self.numbers) * self.samples
-        self.tokens[start : start + self.samples].copy_(state)  # the model may write into it
+        self.places[len(self.numbers)].copy_(state)  # the model may write into it
         self.numbers.append(numbers)
-        return len(self.numbers) == self.places
+        return len(self.numbers) == len(self.places)
 
 
 class StateReader:
@@ -52,16 +52,20 @@ class StateReader:
         if numbers is not None and (numbers.whole or not whole):
             return numbers
         tokens = measurable(tokens)
-        fits = self.mask is not None and self.mask.shape == tokens.shape[:-1]
+        shape = tokens.shape
+        fits = self.mask is not None and self.mask.shape == shape[:-1]
         # a state seen before, in passing, stays the same record: the hook for its gradient belongs to it
         numbers = StateNumbers(fits) if numbers is None else numbers
         numbers.whole = whole
-        flat = tokens.detach().reshape(-1, *tokens.shape[-2:])
+        flat = tokens.detach()
+        if len(shape) != 3:
+            flat = flat.reshape(-1, *shape[-2:])
+            shape = flat.shape
         size = flat.numel()
         if size > SMALL:
             self._measure(flat, [numbers], whole)
             return numbers
-        key = (whole, flat.shape, flat.dtype, flat.device, fits)
+        key = (whole, shape, flat.dtype, flat.device, fits)
         tray = self._trays.get(key)
         if tray is None:
             tray = self._trays[key] = Tray(flat, min(MANY, max(1, 2 * SMALL // size)))

@@ -9,8 +9,8 @@ from torch import nn
 
 from depthscope.errors import UsageError
 from depthscope.scans.heads import Heads, heads_of
-from depthscope.scans.reading import WHOLE, Reading
-from depthscope.scans.running import Running, merged, of_batch, with_spread
+from depthscope.scans.reading import Reading
+from depthscope.scans.running import Running, each_with_spread, merged, of_batch
 from depthscope.scans.sequences import Place, Sequences, sequences_of
 from depthscope.scans.state_numbers import float64
 from depthscope.traces.installed import fixes_in
@@ -85,7 +85,7 @@ def tally_of(model: nn.Module, reading: Reading, place: Place = (0, 0)) -> Tally
         causal={reading.causal},
         notes=list(dict.fromkeys(reading.notes)),
         told=_told(model, reading),
-        states={name: with_spread(reading.values(name)) for name in reading.states()[0].values},
+        states=_states(reading),
         steps=_steps(reading),
         heads=heads,
         final_norm=_final_norm(reading),
@@ -148,12 +148,13 @@ def _share_weights(model: nn.Module, reading: Reading) -> bool:
     return len(set().union(*own)) < sum(map(len, own))
 
 
+def _states(reading: Reading) -> dict[str, Running]:
+    names = list(reading.states()[0].values)
+    return dict(zip(names, each_with_spread(reading.values(names)), strict=True))
+
+
 def _steps(reading: Reading) -> dict[tuple[str, str], Running]:
-    steps = {}
-    for name in (WHOLE, *reading.step_names()):
-        for quantity, values in reading.moves(name).items():
-            steps[name, quantity] = of_batch(values)
-    return steps
+    return {step_and_quantity: of_batch(values) for step_and_quantity, values in reading.moves().items()}
 
 
 def _final_norm(reading: Reading) -> dict[str, Running]:

@@ -20,11 +20,14 @@ class AfterBlocks:
 
     def watched(self, path: str, module: nn.Module, *, inside: bool) -> Iterable[Watched]:
         """inside: something numbered, which may be a block, or a part of a head."""
+        weights = module._parameters
         if not path:
             yield Watched(module, after=self._returns)
         elif inside:
-            self._owners.update((id(weight), path) for weight in module._parameters.values() if weight is not None)
-        elif any(weight is not None for weight in module._parameters.values()):
+            for weight in weights.values():
+                if weight is not None:
+                    self._owners[id(weight)] = path
+        elif any(weight is not None for weight in weights.values()):
             yield Watched(module, before=self._before(path))
 
     def given_to_weights(self, weight: Any, value: Any) -> None:

@@ -13,7 +13,7 @@ from depthscope.traces.families import template
 from depthscope.traces.followed import is_own_leaf, uncalled_lists
 from depthscope.traces.installed import OWN
 from depthscope.traces.log import Attention, Call, Log, State
-from depthscope.traces.modules import modules_in
+from depthscope.traces.modules import has_parts, modules_in
 from depthscope.traces.operations import is_norm
 from depthscope.traces.streams import ALONE, Stream
 
@@ -66,7 +66,7 @@ def candidates(model: nn.Module, blocks: str | Iterable[str] | None) -> set[str]
         and not path.startswith(OWN)
         and not is_norm(module)
         and not isinstance(module, nn.ModuleList | nn.ModuleDict)
-        and (next(module.children(), None) is not None or is_own_leaf(module))
+        and (has_parts(module) or is_own_leaf(module))
     }
 
 

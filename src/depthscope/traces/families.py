@@ -7,7 +7,9 @@ the branch ran (`for attn, ff in layers: x = attn(x) + x; x = ff(x) + x`, where 
 
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import groupby, takewhile
 
 from torch import nn
@@ -77,7 +79,8 @@ def _members(
     for call in set().union(*calls_of.values()) if calls_of else ():
         counts[flow.calls[call].path] += 1
     names = {flow.calls[call].path for calls in calls_of.values() for call in calls}
-    kinds = {path: _family_of(model, path, counts.get(path, 0), chosen) for path in _with_lists(names)}
+    beside = cache(partial(_kinds_in, model))
+    kinds = {path: _family_of(path, counts.get(path, 0), chosen, beside) for path in _with_lists(names)}
     for index, calls in calls_of.items():
         for call in calls:
             path = flow.calls[call].path
@@ -105,8 +108,13 @@ def _lists_above(path: str) -> list[str]:
     return [".".join(parts[:i]) for i in range(1, len(parts))]
 
 
-def _family_of(model: nn.Module, path: str, calls: int, chosen: set[str] | None) -> str | None:
-    """The name of the family that a module belongs to, None where it is alone."""
+def _kinds_in(model: nn.Module, path: str) -> dict[str, type]:
+    """The classes of the parts of a module, by their names in it."""
+    return {name: type(part) for name, part in model.get_submodule(path).named_children()}
+
+
+def _family_of(path: str, calls: int, chosen: set[str] | None, beside: Callable[[str], dict[str, type]]) -> str | None:
+    """The name of the family that a module belongs to, None where it is alone. beside: the classes under a path."""
     if chosen is not None:
         return "chosen" if path in chosen else None
     if not path:
@@ -116,11 +124,11 @@ def _family_of(model: nn.Module, path: str, calls: int, chosen: set[str] | None)
         return template(path)
     if calls > 1:
         return path
-    kind = type(model.get_submodule(path))
+    kinds = beside(above)
+    kind = kinds[last]
     if kind.__module__.startswith("torch.nn"):
         return None
-    siblings = [m for m in model.get_submodule(above).children() if type(m) is kind]
-    return f"{above}.<{kind.__name__}>" if len(siblings) > 1 else None
+    return f"{above}.<{kind.__name__}>" if list(kinds.values()).count(kind) > 1 else None
 
 
 def _partitions(flow: Flow, joins: list[Joined], belongs: dict[int, set[Member]], named: bool) -> bool:

@@ -47,11 +47,13 @@ class Flow:
     def starts(self, args: tuple, kwargs: Mapping[str, Any]) -> None:
         """The model is given its inputs."""
         for tensor in tensors_in((*args, *kwargs.values())):
-            self._add(tensor, Node((), None, len(self.nodes), "input", -1, self.tick(), tuple(tensor.shape), True))
+            self._known.add(tensor, len(self.nodes))
+            node = Node((), None, len(self.nodes), "input", -1, self.tick(), tuple(tensor.shape), True)
+            self.nodes.append(node)
 
     def enters(self, path: str, args: tuple, kwargs: Mapping[str, Any]) -> None:
         call = ModuleCall(path, self._stack[-1], len(self.nodes), self.tick())
-        call.given = self._nodes_of((args, kwargs))
+        call.given = {way: self._known.find(tensor) for way, tensor in ways_to_tensors((args, kwargs)).items()}
         self._stack.append(len(self.calls))
         self.calls.append(call)
 
@@ -59,10 +61,11 @@ class Flow:
         call = self.calls[self._stack.pop()]
         while call.path != path:  # an inner module raised and its caller went on
             call = self.calls[self._stack.pop()]
-        for tensor in tensors_in((output,)):
-            if self.find(tensor) is None and not isinstance(tensor, nn.Parameter):  # made where nobody could watch
+        gave = ways_to_tensors((output,))
+        for tensor in gave.values():
+            if self._known.find(tensor) is None and not isinstance(tensor, nn.Parameter):  # nobody could watch
                 self._made(tensor, tuple(node for node in call.given.values() if node is not None), None, "module")
-        call.gave = self._nodes_of((output,))
+        call.gave = {way: self._known.find(tensor) for way, tensor in gave.items()}
         call.last, call.left = len(self.nodes) - 1, self.tick()
 
     def above_call(self, call: int) -> list[int]:
@@ -73,9 +76,6 @@ class Flow:
             call = self.calls[call].above
         return found
 
-    def _nodes_of(self, values: tuple) -> dict[Any, int | None]:
-        return {way: self.find(tensor) for way, tensor in ways_to_tensors(values).items()}
-
     # functions
 
     def asked(self, op: Operation) -> Given:
@@ -83,8 +83,13 @@ class Flow:
         if op.name in SHAPED_ALIKE:
             return Given([], ())
         args = op.args[:1] if op.name in FORMS and op.name != "__setitem__" else op.args  # others give a shape alone
-        places = [self._met(arg) if isinstance(arg, Tensor) else None for arg in args]
-        if not op.kwargs and all(isinstance(arg, Tensor) or type(arg) in PLAIN for arg in args):  # most calls
+        places: list[int | None] = []
+        plain = not op.kwargs
+        for arg in args:
+            met = isinstance(arg, Tensor)
+            places.append(self._met(arg) if met else None)
+            plain = plain and (met or type(arg) in PLAIN)
+        if plain:  # as most calls are
             return Given(places, tuple([node for node in places if node is not None]))
         rest = [arg for arg in (*args, *op.kwargs.values()) if not isinstance(arg, Tensor) and type(arg) not in PLAIN]
         rest += [arg for arg in op.kwargs.values() if isinstance(arg, Tensor)]
@@ -93,7 +98,7 @@ class Flow:
 
     def _met(self, tensor: Tensor) -> int | None:
         """The node of a tensor; a new one where it comes from where nobody could watch. Weights have none."""
-        node = self.find(tensor)
+        node = self._known.find(tensor)
         if node is not None or isinstance(tensor, nn.Parameter) or tensor.ndim < 2 or not tensor.is_floating_point():
             return node
         return self._made(tensor, (), None, "given")
@@ -144,19 +149,18 @@ class Flow:
         return None
 
     def _made(self, tensor: Tensor, parents: tuple[int, ...], skip: int | None, name: str) -> int:
-        state = len(self.nodes) if skip is None else self.nodes[skip].state
+        nodes = self.nodes
+        state = len(nodes) if skip is None else nodes[skip].state
         from_input, tree = False, -1
         for parent in parents:
-            node = self.nodes[parent]
-            from_input, tree = from_input or node.from_input, max(tree, node.tree)
+            node = nodes[parent]
+            from_input = from_input or node.from_input
+            tree = node.tree if node.tree > tree else tree
         call, order, heavy = self._stack[-1], self.tick(), name in ACTIVATIONS
         shape = tuple(tensor.shape)
-        return self._add(tensor, Node(parents, skip, state, name, call, order, shape, from_input, heavy, tree))
-
-    def _add(self, tensor: Tensor, node: Node) -> int:
-        self._known.add(tensor, len(self.nodes))
-        self.nodes.append(node)
-        return len(self.nodes) - 1
+        self._known.add(tensor, len(nodes))
+        nodes.append(Node(parents, skip, state, name, call, order, shape, from_input, heavy, tree))
+        return len(nodes) - 1
 
     # joins
 

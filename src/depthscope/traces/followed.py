@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 from depthscope.traces.installed import OWN
-from depthscope.traces.modules import modules_in
+from depthscope.traces.modules import has_parts, modules_in
 from depthscope.traces.operations import is_norm
 
+UNCALLED = (torch.jit.ScriptModule, nn.ModuleList, nn.ModuleDict)
 _NUMBER = re.compile(r"\d+")
 
 
@@ -17,10 +18,9 @@ def followed_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """The model, its norms, modules with parts or weights of their own, and what is in lists that nobody calls."""
     inside = tuple(path + "." for path in uncalled_lists(model))
     for path, module in modules_in(model).items():
-        if isinstance(module, torch.jit.ScriptModule | nn.ModuleList | nn.ModuleDict) or path.startswith(OWN):
+        if isinstance(module, UNCALLED) or path.startswith(OWN):
             continue  # they take no hooks of this kind, or are never called
-        parts = next(module.children(), None) is not None or is_own_leaf(module)
-        if not path or is_norm(module) or parts or (inside and path.startswith(inside)):
+        if has_parts(module) or is_own_leaf(module) or is_norm(module) or not path or path.startswith(inside):
             yield path, module
 
 

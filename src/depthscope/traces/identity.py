@@ -15,17 +15,21 @@ class Known(Generic[T]):
         self._entries: dict[int, tuple[weakref.ref, int, T]] = {}
 
     def add(self, tensor: Tensor, fact: T) -> None:
-        self._entries[id(tensor)] = (weakref.ref(tensor), version(tensor), fact)
+        try:  # as version() asks, without a call: this is done for every tensor of a pass
+            seen = tensor._version
+        except RuntimeError:
+            seen = 0
+        self._entries[id(tensor)] = (weakref.ref(tensor), seen, fact)
 
     def find(self, tensor: Any) -> T | None:
         entry = self._entries.get(id(tensor))
-        if entry is None:
+        if entry is None or entry[0]() is not tensor:  # the id is used again
             return None
-        reference, seen, fact = entry
-        target = reference()
-        if target is None or target is not tensor:  # the id is used again
-            return None
-        return fact if seen == version(target) else None
+        try:
+            seen = tensor._version
+        except RuntimeError:
+            seen = 0
+        return entry[2] if entry[1] == seen else None
 
     def clear(self) -> None:
         self._entries.clear()

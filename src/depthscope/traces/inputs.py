@@ -122,8 +122,7 @@ def named_arguments(model: nn.Module, args: tuple, kwargs: Mapping[str, Any]) ->
 
 def arguments_inside(model: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a forward pass by name, and what records among them (a dict, a dataclass) hold by name."""
-    named = named_arguments(model, args, kwargs)[0]
-    return {name: value for record in named.values() for name, value in _entries(record).items()} | named
+    return _opened(named_arguments(model, args, kwargs)[0])
 
 
 def padding_in(model: nn.Module, args: tuple, kwargs: Mapping[str, Any], blocks: Iterable[str] = ()) -> Tensor | None:
@@ -134,9 +133,9 @@ def padding_in(model: nn.Module, args: tuple, kwargs: Mapping[str, Any], blocks:
     not of padding. For blocks of a decoder beside an encoder it is decoder_attention_mask or tgt_key_padding_mask.
     Arguments that hold others by name (a dict, a BatchEncoding, a dataclass) are looked into.
     """
-    known = named_arguments(model, args, kwargs)[1]
-    named = arguments_inside(model, args, kwargs)
-    known = {*known, *named}
+    given, names = named_arguments(model, args, kwargs)
+    named = _opened(given)
+    known = {*names, *named}
     in_decoder = any("decoder" in path for path in blocks)
     if "decoder_attention_mask" in known and in_decoder:
         return _tokens_of(named.get("decoder_attention_mask"))
@@ -154,6 +153,10 @@ def padding_in(model: nn.Module, args: tuple, kwargs: Mapping[str, Any], blocks:
         if found is not None and found.shape[0] == found.shape[1] > 1 and not bool(found.triu(1).any()):
             return None  # a causal mask of scores
     return found
+
+
+def _opened(named: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for record in named.values() for name, value in _entries(record).items()} | named
 
 
 def _entries(value: Any) -> Mapping[str, Any]:

@@ -48,7 +48,8 @@ def lines_of(flow: Flow) -> list[Line]:
     lines = [_line(flow, way, set()) for way in ways]
     deep = [line for line in lines if sum(joined.mixes for joined in line.joins) > 1]
     streams = set().union(*(line.states for line in deep))
-    lines = [_line(flow, way, streams) for way in ways]
+    again = zip(ways, lines, strict=True)
+    lines = [line if streams <= line.states else _line(flow, way, streams) for way, line in again]
     chosen = [line for line in lines if any(joined.mixes for joined in line.joins)] or lines
     inner = {node for line in chosen for joined in line.joins for node in joined.inside}
     outer = [line for line in chosen if not all(joined.node in inner for joined in line.joins)]

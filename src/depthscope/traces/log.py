@@ -24,6 +24,7 @@ class State:
     dtype: str
     layout: Layout | None = None
     numbers: Any = None
+    whole: bool = False  # whether all that is asked for was measured, as at the ends of blocks
 
     @property
     def axis(self) -> int | None:
@@ -50,17 +51,30 @@ class Call:
     result: State | None = None
 
 
-class OpenCalls(list[Call]):
-    """The calls of modules that have not ended yet, the innermost last."""
+class OpenCalls:
+    """The calls of modules that have not ended yet.
 
-    @property
-    def path(self) -> str:
-        return self[-1].path if self else ""
+    path: of the innermost. source: the tokens that entered the innermost module that may be a block. between: whether
+    none of them may be a block, so that what passes here may be the state between two blocks.
+    """
 
-    @property
-    def source(self) -> State | None:
-        """The tokens that entered the innermost module that may be a block."""
-        return next((call.source for call in reversed(self) if call.source is not None), None)
+    def __init__(self) -> None:
+        self._open: list[tuple[Call, State | None, bool]] = []  # each with what was known before it began
+        self.path, self.between = "", True
+        self.source: State | None = None
+
+    def push(self, call: Call, *, candidate: bool) -> None:
+        self._open.append((call, self.source, self.between))
+        self.path, self.between = call.path, self.between and not candidate
+        self.source = self.source if call.source is None else call.source
+
+    def pop(self, path: str) -> Call:
+        """The innermost call of a module ends; one inside of it raised, if it did not, and its caller went on."""
+        while True:
+            call, self.source, self.between = self._open.pop()
+            if call.path == path:
+                self.path = self._open[-1][0].path if self._open else ""
+                return call
 
 
 @dataclass(eq=False)

@@ -19,6 +19,11 @@ def held(model: nn.Module) -> Iterator[None]:
         _HELD.reset(token)
 
 
+def has_parts(module: nn.Module) -> bool:
+    """Whether a module has modules inside."""
+    return any(part is not None for part in module._modules.values())
+
+
 def modules_in(model: nn.Module) -> dict[str, nn.Module]:
     """What model.named_modules() gives: every module once, under its first path.
 
@@ -37,8 +42,8 @@ def modules_in(model: nn.Module) -> dict[str, nn.Module]:
             continue
         met.add(id(module))
         found[path] = module
-        parts = module._modules.items()
+        parts = module._modules
         if parts:  # most have none
             inside = path + "." if path else ""
-            waiting += [(inside + name, part) for name, part in reversed(list(parts)) if part is not None]
+            waiting += [(inside + name, part) for name, part in reversed(list(parts.items())) if part is not None]
     return found

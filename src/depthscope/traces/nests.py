@@ -7,27 +7,33 @@ from typing import Any
 from torch import Tensor
 
 DEEP = 4  # levels that are looked into
+LISTS = (tuple, list)
 PLAIN = {type(None), bool, int, float, str}  # most of what functions are given beside tensors: nothing is inside
 
 
 def ways_to_tensors(values: tuple) -> dict[tuple, Tensor]:
     """The tensors among some values by the way to each: places in lists, names in mappings and records."""
-    return {way: tensor for i, value in enumerate(values) for way, tensor in _ways(value, (i,))}
+    found: dict[tuple, Tensor] = {}
+    for i, value in enumerate(values):
+        _collect(value, (i,), found)
+    return found
 
 
-def _ways(value: Any, way: tuple) -> Iterator[tuple[tuple, Tensor]]:
+def _collect(value: Any, way: tuple, found: dict[tuple, Tensor]) -> None:
     if isinstance(value, Tensor):
-        yield way, value
+        found[way] = value
     elif len(way) < DEEP + 2:
         for name, part in _entries(value):
-            yield from _ways(part, (*way, name))
+            _collect(part, (*way, name), found)
 
 
 def _entries(value: Any) -> Iterable[tuple[Any, Any]]:
     if type(value) in PLAIN:
         return ()
-    if isinstance(value, tuple | list):
+    if isinstance(value, LISTS):
         return enumerate(value)
+    if type(value) is dict:  # asked before Mapping, which takes longer to answer
+        return value.items()
     if isinstance(value, Mapping):
         return value.items()
     if is_dataclass(value) and not isinstance(value, type):

@@ -127,6 +127,8 @@ def is_norm(module: nn.Module) -> bool:
     """
     if "norm" not in type(module).__name__.lower():
         return False
+    if not module._modules:  # as most norms are
+        return True
     parts = [type(part).__name__.lower() for part in module.modules()]
     return len(parts) <= 3 and sum("norm" in name for name in parts[1:]) <= 1
 

@@ -5,6 +5,7 @@ and no activations. What is a block is decided afterwards, from the log (blocks.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import count
 from typing import Any
 
 import torch
@@ -49,7 +50,7 @@ class Recorder:
         self.model, self.candidates = model, candidates
         self.on_attention = on_attention
         self.silence_dropout, self.on_call = silence_dropout, on_call
-        self._clock = 0
+        self._tick: Callable[[], int] = count(1).__next__  # a clock
         self.wanted = frozenset(wanted)  # nodes that are the ends of blocks, where an earlier pass has told
         self.log = Log(Flow(self._tick), frames=Frames() if frames is None else frames)
         self.states = SeenStates(on_state, self.log.frames, self.log.flow, self._tick)
@@ -90,15 +91,6 @@ class Recorder:
         self._lineage.end()
         self._patterns.close()
 
-    def _tick(self) -> int:
-        self._clock += 1
-        return self._clock
-
-    @property
-    def _between(self) -> bool:
-        """Outside every call that may be a block: what passes here may be the state between two blocks."""
-        return not any(call.path in self.candidates for call in self._stack)
-
     def before(self, path: str) -> Callable[..., None]:
         candidate = path in self.candidates
 
@@ -112,7 +104,7 @@ class Recorder:
                 tokens = known[0] if known else first_tokens(args, kwargs)
                 if tokens is not None:
                     call.source = self.states.see(tokens, path, whole=True)
-            self._stack.append(call)
+            self._stack.push(call, candidate=candidate)
 
         return hook
 
@@ -120,9 +112,7 @@ class Recorder:
         candidate = path in self.candidates
 
         def hook(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-            call = self._stack.pop()
-            while call.path != path:  # an inner module raised and its caller went on
-                call = self._stack.pop()
+            call = self._stack.pop(path)
             self.log.flow.leaves(path, output)
             for tensor in tensors_in((output,)) if self.wanted else ():
                 self._meet(tensor)
@@ -134,7 +124,7 @@ class Recorder:
                     self.log.calls.append(call)
                     if self.on_call is not None:
                         self.on_call(len(self.log.calls))
-                if self._between:
+                if self._stack.between:
                     self.states.measure_waiting(assume=not self.log.frames)
                     self._patterns.end()
 
@@ -163,8 +153,8 @@ class Recorder:
     def _move(self, source: Tensor, result: Tensor, path: str, *, first: bool, leads: bool) -> Call:
         """One tensor became another, by a norm or a remedy. first: attention may read the source too."""
         call = Call(path, self._tick())
-        call.source = self.states.see(source, path, whole=self._between, leads=leads and first)
-        call.result = self.states.see(result, path, whole=self._between, leads=leads)
+        call.source = self.states.see(source, path, whole=self._stack.between, leads=leads and first)
+        call.result = self.states.see(result, path, whole=self._stack.between, leads=leads)
         call.left = self._tick()
         return call
 
@@ -172,9 +162,14 @@ class Recorder:
         """A torch function: what it is computed from, and what it does to a stream. In a norm it is a part of it."""
         if self._norms.open:
             return self._acts(op)
-        given, weights = self.log.flow.asked(op), self._patterns.asked(op)
-        result = self._acts(op, given)
-        seen = self._patterns.follow(op, result, weights)
+        given = self.log.flow.asked(op)
+        weights = self._patterns.asked(op) if self._patterns.active else None
+        if op.role is None and not self._lineage.active:  # as most functions: a view, an activation
+            result = op.run()
+            self.log.flow.ran(op, given, result)
+        else:
+            result = self._acts(op, given)
+        seen = self._patterns.follow(op, result, weights) if weights else None
         if seen is not None:
             self._attention(seen, result)
         if self.wanted:
@@ -196,7 +191,7 @@ class Recorder:
             return self._pair(op, given)
         if role == "norm" and self._norms.open:
             return op.run()
-        made = self._lineage.asked(op)
+        made = self._lineage.asked(op) if self._lineage.active else ()
         dropped = role in ("dropout", "attention") and drops(op)
         self.log.dropout |= dropped
         result = without_dropout(op) if dropped and self.silence_dropout else op.run()
@@ -234,7 +229,7 @@ class Recorder:
         block = self._stack.source
         # a memory of before the block, with its positions on it, is not what attention reads next
         of_block = block is None or any(k is not None and k[0].order >= block.order for k in known)
-        state = self.states.new(result, self._stack.path, whole=self._between, leads=of_block)
+        state = self.states.new(result, self._stack.path, whole=self._stack.between, leads=of_block)
         self._patterns.end()
         first, second = (k or (None, 1.0) for k in known)
         operands = [first, (second[0], alpha * second[1])]
@@ -248,15 +243,13 @@ class Recorder:
             return
         tokens = tokens_out(result, tuple(source.shape))
         if tokens is not None:
-            leads = self._between or self.states.find(source) is not None  # a norm of something else is no stream
+            leads = self._stack.between or self.states.find(source) is not None  # a norm of something else is no stream
             self.log.norms.append(self._move(source, tokens, path, first=True, leads=leads))
             self._bias = None
 
     def _is_stream(self, tokens: Tensor) -> bool:
-        for call in reversed(self._stack):
-            if call.source is not None and call.path in self.candidates:
-                return tuple(tokens.shape) == call.source.shape
-        return tokens.ndim == 3
+        block = self._stack.source
+        return tokens.ndim == 3 if block is None else tuple(tokens.shape) == block.shape
 
     def _product(self, pair: tuple, known: list, result: Any) -> None:
         """A state times a number is that state, scaled (DeepNorm's alpha); a branch that is scaled forgets its bias."""

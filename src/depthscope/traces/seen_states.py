@@ -60,9 +60,11 @@ class SeenStates:
 
     def _measured(self, tensor: Tensor, values: Tensor, state: State, whole: bool) -> None:
         """Measure the values a tensor had when it was seen."""
+        followed = torch.is_grad_enabled()
+        if state.numbers is not None and state.whole >= whole and not followed:
+            return
         layout = self.frames.layout_of(state.shape)
         state.layout = layout
-        followed = torch.is_grad_enabled()
         with torch.no_grad() if followed else nullcontext(), torch._C.DisableTorchFunction():
             if layout is not None and state.tokens < 2:
                 return  # a token by itself, beside the tokens
@@ -71,6 +73,7 @@ class SeenStates:
                 self._waiting.append((tensor, copy, state, whole))
                 return
             state.numbers = self.measure(layout.split(values), state.numbers, whole)
+            state.whole |= whole
         if followed and tensor.requires_grad and not state.numbers.followed:
             state.numbers.followed = True
             self._followed.append(tensor.register_hook(state.numbers.take_gradient))
@@ -87,16 +90,17 @@ class SeenStates:
     def read_by_matrix(self, tokens: Any) -> None:
         """A matrix reads tokens: of a norm that is written out they may be none of the states."""
         latest, self.stranger = self.latest, None
-        if latest is None or not isinstance(tokens, Tensor) or tokens.numel() != latest.numel():
+        if latest is None or not isinstance(tokens, Tensor) or self._known.find(tokens) is not None:
             return
-        same = tokens.shape[-1] != latest.shape[-1] or tokens.data_ptr() == latest.data_ptr()  # a view, as Conv1D makes
-        if not same and self.find(tokens) is None:
+        alike = tokens.numel() == latest.numel() and tokens.shape[-1] == latest.shape[-1]
+        if alike and tokens.data_ptr() != latest.data_ptr():  # else a view, as Conv1D makes
             self.stranger = tokens.detach().reshape(latest.shape)
 
     def is_older(self, tensor: Any, state: State) -> bool:
         """Whether a tensor, or what it is a view of, is a state from before another: what an encoder gave a decoder."""
-        base = tensor._base if isinstance(tensor, Tensor) else None  # time-first, as in nn.MultiheadAttention
-        known = self.find(tensor) or self.find(base)
+        known = self._known.find(tensor)
+        if known is None and isinstance(tensor, Tensor):
+            known = self._known.find(tensor._base)  # time-first, as in nn.MultiheadAttention
         return known is not None and known[0].order < state.order
 
     def read_by(self, seen: AttentionSeen) -> Tensor | None:

@@ -26,6 +26,7 @@ class Frames:
         self.batch_first = batch_first  # attention that would make the first axis the tokens is not believed
         self.assumed = False
         self.images: dict[tuple[int, ...], Layout] = {}  # shapes whose tokens lie along several axes
+        self._layouts: dict[tuple[int, ...], Layout | None] = {}  # all others that were asked for
 
     def again(self) -> "Frames":
         """The same for another pass, which may learn more."""
@@ -39,6 +40,7 @@ class Frames:
     def add(self, batch: int, tokens: int) -> None:
         if (batch, tokens) not in self.pairs:
             self.pairs.append((batch, tokens))
+            self._layouts.clear()
 
     def assume(self, shape: Iterable[int]) -> None:
         """No attention to go by: take (..., n, d)."""
@@ -65,8 +67,10 @@ class Frames:
         """Where a tensor with this shape has its tokens and channels, None when it holds no tokens."""
         if shape in self.images:
             return self.images[shape]
-        axis = self.axis_of(shape)
-        return None if axis is None else Layout((axis,), len(shape) - 1)
+        if shape not in self._layouts:
+            axis = self.axis_of(shape)
+            self._layouts[shape] = None if axis is None else Layout((axis,), len(shape) - 1)
+        return self._layouts[shape]
 
     def is_ambiguous(self, shape: tuple[int, ...]) -> bool:
         """As many sequences as tokens: the shape alone cannot tell (B, n, d) from (n, B, d)."""
