@@ -44,7 +44,9 @@ def the_device_tells() -> None:
 
 
 def scans() -> None:
-    names = sorted(set(TABLES["metric"]) - {"eta"})  # which needs the law of the weights
+    of_two_states = {name for name, metric in TABLES["metric"].items() if metric.facts.kind == "step"}
+    of_two_states -= {name for name in of_two_states if TABLES["metric"][name].facts.formula is not None}
+    names = sorted(set(TABLES["metric"]) - of_two_states)  # those a scan refuses: it keeps numbers, not states
     for choices in ({}, {"causal": True}, {"wiring": "pre_norm"}):
         near = ds.scan(model(**choices), X, metrics=names)
         far = ds.scan(moved(model(**choices)), moved(X), metrics=names)
