@@ -103,9 +103,7 @@ def next_rate(known: dict[float, bool]) -> float | None:
     return above[0] if above and above[0] not in known else None
 
 
-def climbed(
-    design: DrawnDesign, folder: Path, epochs: int = 2, *, known: Iterable[Outcome] = ()
-) -> list[Outcome]:
+def climbed(design: DrawnDesign, folder: Path, epochs: int = 2, *, known: Iterable[Outcome] = ()) -> list[Outcome]:
     """Runs of one design, one after another in this process, until the largest rate that trains is known."""
     found = [*known]
     while (rate := next_rate({one.rate: one.trains for one in found})) is not None:
