@@ -82,7 +82,7 @@ def checked(parts: Iterable[str]) -> tuple[str, ...]:
     means = [part for name in names for part in MEANS[name]]
     if not names or len({*means}) < len(means):
         raise UsageError(
-            f"parts must be one or more that do not overlap (skips are attention_skip and ffn_skip); "
+            f"parts must be at least one, and must not overlap (skips are attention_skip and ffn_skip); "
             f"got {', '.join(names) or 'none'}. Leave some out."
         )
     return names
@@ -100,6 +100,6 @@ def _refuse_cache(inputs: Any) -> None:
         values = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, tuple) else ()
         if any(map(is_cache, values)):
             raise UsageError(
-                "inputs must hold the whole text; got a key-value cache, which the whole model has filled and "
-                "every row would make longer. Leave it out."
+                "inputs must hold the whole text; got a key-value cache, which would grow with every row of the "
+                "table. Leave it out."
             )

@@ -25,7 +25,7 @@ class Joints(AroundPass):
         lost = next((span.block for span in spans if not span.entry), None)
         if lost is not None:
             raise HookError(
-                f"the tokens of a block must be given to some module of it; {lost} of {type(meets.model).__name__} "
+                f"a module of each block must be given its tokens; {lost} of {type(meets.model).__name__} "
                 "begins with a function of torch. Put its first step into a module (a norm, for example)."
             )
         super().__init__(meets, spans)

@@ -38,7 +38,7 @@ def command(
     depthscope depth FOLDER --text corpus.txt --tokens 128 --batch 8 --drop 4 --save smaller
     """
     if save is not None and drop is None:
-        raise UsageError("--save: a model is saved without some blocks; --drop was not given. Add --drop 2.")
+        raise UsageError("--save: needs --drop, the number of blocks to remove; it was not given. Add --drop 2.")
     if save is not None and Path(save).exists():
         raise UsageError(f"--save: the folder must be new; {save!r} exists. Choose another name.")
     from depthscope.depths.depth import depth

@@ -57,7 +57,9 @@ def advise(
     limits = Limits(floor, most_growth, lr)
     given = [name for name in ("tau", "site", "scores", "gain") if name in choices]
     if given:
-        raise UsageError(f"advise: {', '.join(given)} is what advice is about; leave it out, or use ds.forecast.")
+        raise UsageError(
+            f"advise: {', '.join(given)} is what advise finds by itself. Leave it out, or use ds.forecast."
+        )
     if isinstance(source, Scan):
         return _of_scan(source, inputs, limits, choices)
     now = Option(AS_IT_IS, {}, "", forecast(source, inputs, **choices))

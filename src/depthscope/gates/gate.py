@@ -104,8 +104,8 @@ def _verdict(scan: Scan, before: Scan | None, asked: Demands) -> Check:
         holds = found.status in asked.verdict
         return Check("verdict", scan.stream, holds, f"{said}; asked for: {', '.join(asked.verdict)}.")
     if asked.min_diversity is not None:
-        held = "means that diversity tells nothing" if found.status in USELESS else "leaves it to the diversity"
-        return Check("verdict", scan.stream, found.status not in USELESS, f"{said}, which {held}.")
+        held = "its diversity means nothing" if found.status in USELESS else "the diversity decides"
+        return Check("verdict", scan.stream, found.status not in USELESS, f"{said}; {held}.")
     needed = "and a fix is needed" if found.fix_needed else "and no fix is needed"
     if before is None:
         return Check("verdict", scan.stream, not found.fix_needed, f"{said}, {needed}.")

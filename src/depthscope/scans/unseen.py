@@ -34,7 +34,7 @@ def settled(model: nn.Module, batch: Batch, reading: Reading, *, needed: bool) -
     look = partial(moving_axis, model, paths, source.shape, taken, batch.args, batch.kwargs)
     axis = run_model(model, look)
     if axis is None and needed:
-        raise AttentionNotSeenError(_told(reading, "no token was seen to move another one"))
+        raise AttentionNotSeenError(_told(reading, "no token was seen to change another one"))
     return None if axis in (None, taken) else along(source.shape, axis)
 
 

@@ -91,7 +91,7 @@ def massive_words(scan: "Scan", found: Evidence) -> str:
     block = int(apart.argmax())  # where they hide most
     ratio = float((with_them[-1] / without[-1]).log().abs().nan_to_num(0.0))
     if float(apart[block]) < HIDDEN and ratio < math.log(DISAGREE):
-        return f"{who_is_massive(scan.massive, scan.samples)}, and hides nothing."
+        return f"{who_is_massive(scan.massive, scan.samples)}, and does not hide the others."
     largest = max(scan.massive, key=lambda one: one.times * one.sequences)
     grown = f", {_similar(without, largest.block)} after block {largest.block}" if largest.block < block else ""
     return (
