@@ -27,7 +27,7 @@ FORMAT = 1
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reproduction(Record):
-    """What one experiment gave: its settings, its numbers, and the claims that were held against them."""
+    """What one experiment gave: its settings, its numbers, and the claims that were tested on them."""
 
     FORMAT, VERSION = "depthscope.reproduction", 3  # 1 had no folder in some experiments with trainings, 2 no null
 

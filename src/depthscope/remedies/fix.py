@@ -104,10 +104,9 @@ def fix_(
 
 
 def fixes(model: nn.Module) -> list[Any]:
-    """The handles of all that fix_ and without_ have put into a model, in the order in which it was.
+    """The handles of everything that fix_ and without_ have put into a model, in that order.
 
-    A copy of a fixed model, by copy.deepcopy or torch.load, has handles of its own: for fix in ds.fixes(copy):
-    fix.undo().
+    A copy of a fixed model (copy.deepcopy, torch.load) has its own handles: for fix in ds.fixes(copy): fix.undo().
 
     Examples:
         >>> ds.fixes(ds.models.classic(depth=2, d=8, h=2))
