@@ -36,7 +36,7 @@ def test_at_every_site(at: str, side: str, causal: bool) -> None:
     with ds.fix_(model, ds.remedies.DeEscalate(0.7), at=at) as fix:
         content, presence = dependence(model, side)
     assert content == 0.0 and presence < 1e-13
-    assert any("padding was read off attention" in note for note in fix.notes)
+    assert any("padding was found by looking at attention" in note for note in fix.notes)
 
 
 @over("spelling", list(SPELLINGS))

@@ -15,7 +15,7 @@ from depthscope.errors import MaskError
 from loops import over
 from padded_models import LENGTHS, SEEN, SPELLINGS, N, built, padded_ids, places, similarity
 
-READ_OFF = "padding was read off attention"
+READ_OFF = "padding was found by looking at attention"
 
 
 @torch.no_grad()

@@ -48,8 +48,8 @@ def resolve(
         )
     if (offload or memory) and (names_code(name) or name in presets()):
         raise UsageError(
-            f"--offload, --memory: go with Hugging Face models alone; got {name!r}. A model of your own may come "
-            "dispatched by accelerate (device_map)."
+            f"--offload, --memory: work with Hugging Face models only; got {name!r}. Dispatch a model of your own "
+            "with accelerate (device_map)."
         )
     if names_code(name):
         model = call(name)

@@ -16,8 +16,8 @@ from depthscope.traces.sure_survey import along, moving_axis
 from depthscope.traces.token_axis import Frames
 
 NOT_MEASURED = (
-    "tokens are mixed without a softmax that could be seen: "
-    "delta, lambda_2 and all other numbers of heads were not measured"
+    "tokens are mixed without a softmax that could be seen, so delta, lambda_2 and all other numbers of heads "
+    "were not measured"
 )
 
 

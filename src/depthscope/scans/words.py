@@ -33,7 +33,7 @@ def how_lost(found: Evidence, chosen: Tensor, start: int, pace: float) -> str:
 
 def all_the_same(found: Evidence, chosen: Tensor, floor: int, dtype: str) -> str:
     """Whose tokens are the same up to rounding, from block `floor` on."""
-    others = "" if found.value[-1].equal(found.t_div[-1]) else " (outliers and massive ones apart)"
+    others = "" if found.value[-1].equal(found.t_div[-1]) else " (except outliers and massive ones)"
     end = float(found.value[-1, chosen].mean())
     return f"all tokens{others} are the same from block {floor} on, as far as {dtype} can tell (t_div {end:.1e})"
 
