@@ -18,6 +18,7 @@ from front import front_page
 from notebooks import as_markdown
 
 ROOT = Path(__file__).parents[2]
+NOTEBOOK = re.compile(r"(?<=\w)\.ipynb(?=[#)])")  # at the end of a link
 FORMULA = re.compile(r'<(span|pre|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 HIDE = "---\nhide: [navigation]\n---\n\n"  # the front page has no neighbours to show
 FIRST = {  # the order of a folder's pages where the alphabet is not the best one; the others follow
@@ -45,6 +46,11 @@ def on_files(files: Files, config: Any) -> Files:
         page = file.src_uri.removesuffix(".ipynb") + ".md"
         files.append(File.generated(config, page, content=as_markdown(Path(file.abs_src_path))))
     return files
+
+
+def on_page_markdown(text: str, **_: Any) -> str:
+    """A notebook is a page of the site: links to it lead there."""
+    return NOTEBOOK.sub(".md", text)
 
 
 def on_page_content(text: str, **_: Any) -> str:
