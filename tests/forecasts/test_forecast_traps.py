@@ -218,7 +218,7 @@ X = torch.zeros(1, 5, 32)
         (lambda: ds.forecast(ds.scan(model(), torch.randn(2, 9, 32)), depth=9, n=5), "n belongs to a model"),
         (lambda: ds.forecast(ds.scan(model(), torch.randn(2, 9, 32)), depth=9.5), "depth must be a whole number"),
         (lambda: ds.forecast(ds.scan(model(), torch.randn(2, 9, 32)), depth=9, causal="no"), "causal must be True"),
-        (lambda: ds.forecast(gain=2.0, d=64), "d says what gain says"),
+        (lambda: ds.forecast(gain=2.0, d=64), "d is given by gain"),
         (lambda: ds.advise(model(), X, tau=0.1), "tau is what advise finds by itself"),
         (lambda: ds.advise(ds.scan(model(), torch.randn(2, 9, 32)), n=4), "goes with depth="),
         (lambda: ds.advise(ds.scan(model(), torch.randn(2, 9, 32)), depth=2), "goes with depth="),

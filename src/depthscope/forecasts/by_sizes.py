@@ -37,7 +37,7 @@ def of_gain(
     gain: float, depth: int | None, n: int, t_sim: float | None, tau: float, design: dict[str, Any]
 ) -> Forecast:
     """One gain for all blocks: the closed form of theory/depth.py."""
-    refuse("one gain", "says what gain says", **design)
+    refuse("one gain", "is given by gain", **design)
     start = 1 / n if t_sim is None else t_sim
     after = torch.arange((depth or 12) + 1, dtype=torch.float64)
     each = gain * (1 - tau) ** 2
