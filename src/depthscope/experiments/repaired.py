@@ -45,8 +45,7 @@ def repair(designs: list[DrawnDesign], folder: Path) -> Outcomes:
         done = {(one.arm, str(one.settings), one.outcome.rate) for one in tried}
         for arm, settings in ({"advice": advised(design, wanted)} | ALWAYS).items():
             if (arm, str(settings), wanted) not in done:
-                outcome = outcome_here(design.changed(**settings), wanted, folder / "repairs")
-                tried.append(Repair(arm, settings, outcome))
+                tried.append(Repair(arm, settings, outcome_here(design.changed(**settings), wanted, folder / "repairs")))
         write(folder / TABLE.name, found, COMMAND)
     return found
 

@@ -1,12 +1,11 @@
-"""Will it train, and at which learning rate? The forecast of training, tested on trainings that it was not fitted on.
+"""Will it train, and at which rate? The forecast of training held against trainings that it has not seen.
 
-Random designs on three tasks are trained at rising rates, and a design that fails is changed as advised. The numbers of
-the forecast are fitted on one half of the designs. The other half, drawn before anything was run, tests them. Training
-is by AdamW without warm-up, for 50 to 64 steps; a design counts as training if its loss is 0.2 % or more below the best
-constant answer.
+Random designs on three tasks climb a ladder of rates, and what fails is changed as advised. The numbers of the forecast
+are fitted on one half of the designs; the other half, drawn before anything was run, says how good they are. AdamW
+without warm-up, 50 to 64 steps; a design trains where it does better than any answer that is always the same.
 
-depthscope reproduce beyond/will_it_train     a minute: the outcomes of the trainings come with the package. --set
-outcomes=trained --set folder=out/will_it_train makes them again, in hours; if stopped, the same command continues.
+depthscope reproduce beyond/will_it_train     a minute: the outcomes of the trainings come with the package. They are
+made again by --set outcomes=trained --set folder=out/will_it_train, in hours; stopped, the same command goes on.
 """
 
 from dataclasses import dataclass
