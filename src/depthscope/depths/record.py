@@ -152,8 +152,7 @@ class EffectiveDepth(Record):
         if self.prices is None:
             least = int(self.rest.influence.argmin()) + 1
             return (
-                "Without a loss no block can be priced (its price is how much the loss rises without it). "
-                f"Block {least} changes the direction of the tokens least (block influence "
+                f"Without a loss no block can be priced. Block {least} turns the tokens least (block influence "
                 f"{float(self.rest.influence.min()):.3g})."
             )
         return " ".join(filter(None, (self._idle_words(), self._depth_words(), self._lens_words(), self._best_words())))
