@@ -37,7 +37,9 @@ def test_save_pretrained_and_back(name: str, chosen: tuple, tmp_path: Path) -> N
     out(model, inputs)
     shifted(model)
     fixed = out(model, inputs)
-    with pytest.warns(FixLostWarning, match=r"in depthscope\.json; from_pretrained alone returns .* ds\.fix_\(model, folder\)"):
+    with pytest.warns(
+        FixLostWarning, match=r"in depthscope\.json; from_pretrained alone returns .* ds\.fix_\(model, folder\)"
+    ):
         model.save_pretrained(tmp_path)
     learned = {key: value for key, value in model.state_dict().items() if "depthscope_" in key}
     assert bool(learned) == (tmp_path / LEARNED).exists()

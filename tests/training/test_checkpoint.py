@@ -102,7 +102,9 @@ def test_names_of_files_in_a_state_lead_nowhere(tmp_path: Path) -> None:
     state = {name: value for name, value in json.loads(path.read_text()).items() if name != "crc32"}
     state["files"] = {f"../../{name}": facts for name, facts in state["files"].items()}
     path.write_text(json.dumps(files.sealed(state)))
-    with pytest.warns(UserWarning, match="no checkpoint is whole, so the run starts again from the beginning: step_000001"):
+    with pytest.warns(
+        UserWarning, match="no checkpoint is whole, so the run starts again from the beginning: step_000001"
+    ):
         assert checkpoint.latest(tmp_path / "a") is None
 
 

@@ -225,7 +225,9 @@ def test_the_caveat_lane_speaks() -> None:
     result = compared(post_norm=[0.1, 0.1, 0.1], pre_norm=[0.9, 0.8, 0.9])
     slow = [Lane(replace(arm("post_norm@3e-4"), remark=CAVEAT), 3e-4, {0: run_with(a, 0)}, {}) for a in (0.8, 0.1)]
     said = [" ".join(str(replace(result, lanes=[*result.lanes, lane])).split()) for lane in slow]
-    assert "at a third of the rate (3e-4) reaches 80.0 %, at 1e-3 10.0 %" in said[0] and "depends on the rate" in said[0]
+    assert (
+        "at a third of the rate (3e-4) reaches 80.0 %, at 1e-3 10.0 %" in said[0] and "depends on the rate" in said[0]
+    )
     assert "does not help it here" in said[1]
 
 
