@@ -12,7 +12,7 @@
 # make bench: what scans, remedies, forecasts and training cost: docs/benchmarks.md (about half an hour on 2 cores)
 # make tutorials: the notebooks of docs/tutorials run again, their outputs written
 # make package: wheel and sdist into dist/, built twice and compared, tried in an empty environment
-# make docs: the site, out/site, built strictly and offline; pages of docs/reference are renewed from the code
+# make docs: the site, out/site, built strictly and offline, its links checked; docs/reference is renewed from the code
 # All create .venv and install what they need.
 
 PYTHON ?= python3
@@ -70,6 +70,7 @@ package: .venv/test
 docs: .venv/docs
 	$(BIN)/python tools/site/reference.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python tools/site/links.py out/site
 	@echo "open out/site/index.html"
 
 .venv/bin/python:

@@ -52,6 +52,18 @@ def test_a_dead_link_is_seen(tmp_path: Path) -> None:
     assert dead(page) == ["#three", "b.md", "c.md"]
 
 
+def test_a_dead_link_of_the_built_site_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(REPOSITORY / "tools" / "site")
+    import links
+
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "index.html").write_text('<h2 id="one">x</h2> <a href="../a.html#two">a</a> <img src="no.png">')
+    (tmp_path / "a.html").write_text('<p id="two"> <a class="x" href="b#one">b</a> <a href="b/#three">b</a>')
+    (tmp_path / "404.html").write_text('<a href="/nowhere.html">x</a> <a href="https://a.b/c">y</a>')
+    assert links.dead(tmp_path) == ["a.html: b/#three", "b/index.html: no.png"]
+    sys.modules.pop("links")
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_lines_are_short(page: Path) -> None:
     """Tables, formulas and the API may be wider; the README may not."""

@@ -39,7 +39,7 @@ def test_code_in_a_folder_does_not_run_even_when_stdin_says_yes(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     monkeypatch.setattr(sys, "stdin", StringIO("y\ny\n"))
-    with pytest.raises(UsageError, match=r"comes with code of its own, which is not run. Load it in a function"):
+    with pytest.raises(UsageError, match=r"it has code of its own, which is not run. Load the model in a function"):
         resolve(str(tmp_path), Sizes(), **more)
     assert not (tmp_path / "sprung").exists()
 

@@ -25,11 +25,13 @@ PAPERS = {
     ),
 }
 DIFFERS = ("FAILS", "differs (known)")
-COLUMNS = "| claim | wanted | if nothing were to it | got | verdict |\n|---|---|---|---|---|"
+COLUMNS = "| claim | wanted | without the effect | got | verdict |\n|---|---|---|---|---|"
 READING = """\
-*Wanted* is the interval that the number must lie in. *If nothing were to it* is the value without the effect; it
-lies outside the interval, so the claim can fail. *Reported* numbers have no interval and are not counted.
-Intervals that were set after a look at numbers are named in the [notebook](../notebook/index.md)."""
+*Wanted* is the interval in which the number must lie. *Without the effect* is the value that the number would have if
+the claim were not true; it lies outside the interval, so the claim can fail. *Got* is what we measured. *Differs
+(known)* means that the claim fails, and that we expect it to fail since an earlier run. *Reported* numbers have no
+interval and are not counted. Intervals that were set after a look at numbers are named in the
+[notebook](../notebook/index.md)."""
 
 
 def collect(path: Path) -> None:
@@ -75,8 +77,8 @@ def page(paper: str, kept: dict[str, Any]) -> str:
         _sizes(paper, kept),
         _wrapped(" ".join(READING.split())),
         _wrapped(
-            f"The paper's in-depth questions are answered in [questions](questions.md). The story behind "
-            f"the numbers is in the [notebook](../notebook/{paper}.md)."
+            f"The paper's in-depth questions are answered in [questions](questions.md). How the numbers came "
+            f"about is in the [notebook](../notebook/{paper}.md)."
         ),
         "## What does not hold",
     ]

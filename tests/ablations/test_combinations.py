@@ -51,7 +51,7 @@ def test_pure_attention_collapses_and_the_whole_model_does_not(bert: ds.Ablation
     assert bare.collapse == next(i for i in range(7) if all(v < 1e-3 for v in residuals[i:]))
     assert whole.collapse is None and whole.residual > 0.1
     assert bert.verdict.startswith("Pure attention (skips, ffn, norms taken out): collapse, all tokens are alike from")
-    assert "What matters most: skips. Taken out alone: collapse, all tokens are alike from block" in bert.verdict
+    assert "What matters most: skips. Without it alone: collapse, all tokens are alike from block" in bert.verdict
     shown = str(bert)
     assert "kept  kept kept" in shown and "< 3e-07" in shown
     assert bare.ending == "numerical floor" and whole.ending == ""
@@ -149,5 +149,5 @@ def test_wrong_parts_are_refused() -> None:
     with pytest.raises(UnknownNameError, match="ablate: no part is called 'mlp'"):
         ds.ablate(model, TOKENS, parts=("skips", "mlp"))
     for parts in (("skips", "ffn_skip"), ("ffn", "ffn"), ()):
-        with pytest.raises(UsageError, match="parts must be one or more that do not overlap"):
+        with pytest.raises(UsageError, match="parts must be at least one, and must not overlap"):
             ds.ablate(model, TOKENS, parts=parts)

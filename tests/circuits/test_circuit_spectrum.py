@@ -253,7 +253,7 @@ def test_a_sequence_of_padding_is_refused(kept: int) -> None:
 def test_attention_that_mixes_nothing_does_neither() -> None:
     model, inputs = family("torch_encoder")
     found = spectrum(model, {"src": inputs, "mask": ~torch.eye(N, dtype=torch.bool)})
-    assert found.verdicts == ["neither"] * DEPTH and "grow at one rate" in in_words(found)[0]
+    assert found.verdicts == ["neither"] * DEPTH and "grow at the same rate" in in_words(found)[0]
     assert found.draw() is not None
 
 

@@ -124,7 +124,7 @@ def test_the_record_is_saved_and_read_back_and_printed(tmp_path: Path) -> None:
     text = str(again)
     for words in ("paths: Transformer", "3 blocks, 4 heads each", "single paths", "of all paths", "residual"):
         assert words in text
-    assert "when its tokens are nudged" in str(ds.paths(plain(), TOKENS))
+    assert "when its tokens change" in str(ds.paths(plain(), TOKENS))
     (tmp_path / "q.json").write_text("{}")
     with pytest.raises(RecordError, match=r"must say format 'depthscope\.paths'; got None"):
         ds.PathLengths.load(tmp_path / "q.json")

@@ -166,7 +166,7 @@ def test_ls(shelf: str) -> None:
         (["reproduce", "yu2023/fig2", "--set", "depth"], "must be name=value"),
         (["reproduce", "yu2023/fig2", "--set", "depth=0"], "depth must be 2 or more"),
         (["reproduce", "yu2023/fig2", "--out", "/proc/nope"], "folder must be writable"),
-        (["scan", "classic", *SMALL, "--text", "x", "--inputs", "a:b"], "goes with presets"),
+        (["scan", "classic", *SMALL, "--text", "x", "--inputs", "a:b"], "works with presets"),
         (["scan", "vit", *SMALL, "--text", "x"], "does not read text"),
         (["scan", "no/such/model"], "must load with transformers"),
     ],

@@ -25,9 +25,9 @@ def test_a_preset_without_a_head_is_measured_and_says_what_is_missing(tmp_path: 
 
 
 def test_wrong_use(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--drop was not given"):
+    with pytest.raises(UsageError, match="--save: needs --drop"):
         invoke("depth", "gpt2", "--save", str(tmp_path / "small"))
     with pytest.raises(UsageError, match="the folder must be new"):
         invoke("depth", "gpt2", "--drop", "1", "--save", str(tmp_path))
-    with pytest.raises(UsageError, match="goes with presets and Hugging Face models"):
+    with pytest.raises(UsageError, match="works with presets and Hugging Face models"):
         invoke("depth", "torch.nn:Identity", "--text", "a.txt")

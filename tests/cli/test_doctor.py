@@ -110,7 +110,7 @@ def test_nothing_to_recognise() -> None:
 
 def test_tokens_that_nothing_mixes() -> None:
     found = looked_at("pointwise")
-    assert "no token was seen to move another one" in found.problem
+    assert "no token was seen to change another one" in found.problem
     assert found.tried == {"ds.scan(model, inputs, attention=False)": "works"}
     assert found.recognised and found.streams[0].depth == 3
 

@@ -83,7 +83,7 @@ def test_a_model_without_inputs_gets_random_ones() -> None:
     state = torch.get_rng_state()
     found = ds.forecast(model, n=20)
     assert torch.equal(torch.get_rng_state(), state)
-    assert found.n == 20 and any("inputs are random, (4, 20, 128)" in words for words in found.assumed)
+    assert found.n == 20 and any("random ones of shape (4, 20, 128) were used" in words for words in found.assumed)
     bert, _ = resolve("bert", Sizes(2, 32, 4, 16, 2, 0))
     assert ds.forecast(bert, n=16).n == 16
     vit, _ = resolve("vit", Sizes(2, 32, 4, 16, 2, 0))

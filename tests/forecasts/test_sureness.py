@@ -149,7 +149,7 @@ def test_sharp_scores_warn_and_calm_ones_do_not() -> None:
     measured, found = compared_with_scan(model, X)
     assert lies_inside(measured, found)
     (words,) = found.warnings
-    assert "beyond its range from block" in words and "Scores are sharp: their variance is" in words
+    assert "cannot be trusted from block" in words and "Scores are sharp: their variance is" in words
     calm = ds.models.classic(12, 256, 8, weights="torch_default", wiring="pre_norm")
     assert ds.forecast(calm, torch.randn(4, 32, 256)).warnings == []
 
@@ -184,8 +184,8 @@ def test_it_is_shown_and_kept(tmp_path) -> None:
     sharper(model, 16.0)
     found = ds.forecast(model, X)
     said = " ".join(found.text().split()) if callable(getattr(found, "text", None)) else str(found)
-    assert "in nine cases of ten" in said and "warning: this forecast is beyond its range" in said
-    assert "beyond its range" in found._repr_html_()
+    assert "in nine cases of ten" in said and "warning: this forecast cannot be trusted" in said
+    assert "cannot be trusted" in found._repr_html_()
     found.save(tmp_path / "f.json")
     again = ds.Forecast.load(tmp_path / "f.json")
     assert again.warnings == found.warnings and torch.equal(again.band, found.band)
@@ -205,4 +205,4 @@ def test_a_step_without_doubt_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     model = ds.models.classic(2, 32, 2, weights="xavier")
     found = ds.forecast(model, torch.randn(1, 8, 32))
     assert torch.equal(found.band[:, 1:], torch.tensor([[0.0], [1.0]]).expand(2, 2).double())
-    assert "a step whose error is not known" in found.warnings[0]
+    assert "The error of one step is not known" in found.warnings[0]

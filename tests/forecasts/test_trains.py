@@ -79,8 +79,8 @@ def test_what_is_not_known_is_said() -> None:
             found.trains(wrong)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="steps must be a whole number"):
         found.trains(1e-3, steps=0)
-    assert "beyond those" in ds.forecast(depth=300, **SIZES).trains(1e-3).reliability
-    assert "beyond those" not in ds.forecast(depth=30, **SIZES).trains(1e-3).reliability
+    assert "more or fewer than those" in ds.forecast(depth=300, **SIZES).trains(1e-3).reliability
+    assert "more or fewer than those" not in ds.forecast(depth=30, **SIZES).trains(1e-3).reliability
 
 
 def test_advice_for_a_rate_is_likely_to_train_at_it() -> None:

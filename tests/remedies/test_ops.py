@@ -104,7 +104,7 @@ def test_switched_off_it_is_the_identity(name, variant, dtype):
     remedy, X = build(name, **SHELF[name].off | variant | fixed), tokens(dtype=dtype)
     assert remedy(X) is X
     assert torch.equal(remedy(X, mask=torch.ones(B, N, dtype=torch.bool)), X)
-    assert remedy.is_off and remedy.causal_safe
+    assert remedy.is_off and remedy.causal_safe, "switched off it shows no future: causal_safe must say so"
     assert not build(name, **variant).is_off, "the default does something"
 
 

@@ -36,7 +36,7 @@ def test_at_every_site(at: str, side: str, causal: bool) -> None:
     with ds.fix_(model, ds.remedies.DeEscalate(0.7), at=at) as fix:
         content, presence = dependence(model, side)
     assert content == 0.0 and presence < 1e-13
-    assert any("padding was read off attention" in note for note in fix.notes)
+    assert any("padding was found by looking at attention" in note for note in fix.notes)
 
 
 @over("spelling", list(SPELLINGS))
@@ -142,7 +142,7 @@ def test_a_mask_of_unknown_sense_is_an_error_that_names_mask() -> None:
 
     X, pad = torch.randn(2, 6, 8), torch.tensor([[False] * 6, [False] * 4 + [True] * 2])
     with ds.fix_(Model(), ds.remedies.DeEscalate(0.7), blocks="blocks.*", causal="no") as fix:
-        with pytest.raises(MaskError, match=r"pad_mask may be a mask of padding.*Pass mask="):
+        with pytest.raises(MaskError, match=r"pad_mask may be a padding mask.*Pass mask="):
             fix.model(X, pad_mask=pad)
     with ds.fix_(Model(), ds.remedies.DeEscalate(0.7), blocks="blocks.*", mask=lambda x, pad_mask: ~pad_mask) as fix:
         assert fix.model(X, pad_mask=pad).shape == X.shape

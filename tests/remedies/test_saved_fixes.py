@@ -37,7 +37,9 @@ def test_save_pretrained_and_back(name: str, chosen: tuple, tmp_path: Path) -> N
     out(model, inputs)
     shifted(model)
     fixed = out(model, inputs)
-    with pytest.warns(FixLostWarning, match=r"in depthscope\.json; from_pretrained gives .* ds\.fix_\(model, folder\)"):
+    with pytest.warns(
+        FixLostWarning, match=r"in depthscope\.json; from_pretrained alone returns .* ds\.fix_\(model, folder\)"
+    ):
         model.save_pretrained(tmp_path)
     learned = {key: value for key, value in model.state_dict().items() if "depthscope_" in key}
     assert bool(learned) == (tmp_path / LEARNED).exists()
@@ -146,7 +148,7 @@ def test_a_fix_of_a_part_of_the_model(tmp_path: Path) -> None:
     assert torch.equal(out(again, IDS), fixed)
     whole = ds.fix_(model, R.DeEscalate(0.2), at="sa_sum")
     both = out(model, IDS)
-    with pytest.warns(FixLostWarning, match="from_pretrained gives") as said:
+    with pytest.warns(FixLostWarning, match="from_pretrained alone returns") as said:
         model.save_pretrained(tmp_path)
     assert len(said) == 1
     again = T.GPT2LMHeadModel.from_pretrained(tmp_path).eval()

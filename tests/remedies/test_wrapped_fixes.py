@@ -128,7 +128,10 @@ def test_a_trainer_writes_the_fix_into_its_checkpoints(tmp_path: Path) -> None:
     }
     data = [{"input_ids": ids, "labels": ids} for ids in IDS]
     trainer = T.Trainer(model, T.TrainingArguments(str(tmp_path), **told), train_dataset=data)
-    with pytest.warns(FixLostWarning, match="from_pretrained gives the model without it"), warnings.catch_warnings():
+    with (
+        pytest.warns(FixLostWarning, match="from_pretrained alone returns the model without it"),
+        warnings.catch_warnings(),
+    ):
         warnings.filterwarnings("ignore", ".*pin_memory.*")
         trainer.train()
     trained = out(model.eval(), IDS)

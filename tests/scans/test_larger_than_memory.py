@@ -106,7 +106,7 @@ def test_sizes_are_read(text: str, size: int) -> None:
 def test_what_is_no_size_and_no_folder_is_told() -> None:
     with pytest.raises(UsageError, match="--memory: must be a size such as 2GB or 500MB; got 'much'"):
         offloaded.number_of_bytes("much")
-    with pytest.raises(UsageError, match="--offload, --memory: go with Hugging Face models alone; got 'bert'"):
+    with pytest.raises(UsageError, match="--offload, --memory: work with Hugging Face models only; got 'bert'"):
         resolve("bert", Sizes(), memory="1MB")
 
 

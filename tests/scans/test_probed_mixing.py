@@ -167,7 +167,7 @@ def test_tokens_first_without_attention_are_found_by_who_moves_whom() -> None:
 
 
 def test_blocks_that_mix_nothing() -> None:
-    with pytest.raises(AttentionNotSeenError, match=r"no token was seen to move another one.*attention=False"):
+    with pytest.raises(AttentionNotSeenError, match=r"no token was seen to change another one.*attention=False"):
         ds.scan(stacked(nn.Identity), X)
 
 

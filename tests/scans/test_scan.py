@@ -389,7 +389,7 @@ def test_attention_that_cannot_be_seen() -> None:
     torch.testing.assert_close(scan["t_sim"][2], ds.metrics.t_sim(model(X)).mean())
     assert any("no attention was seen" in note for note in scan.notes)
     alone = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.ReLU()) for _ in range(2)))
-    with pytest.raises(AttentionNotSeenError, match=r"no token was seen to move another.*attention=False"):
+    with pytest.raises(AttentionNotSeenError, match=r"no token was seen to change another.*attention=False"):
         ds.scan(alone, X)
     assert ds.scan(alone, X, attention=False).depth == 2
 

@@ -77,7 +77,7 @@ def test_two_processes_equal_one(found: list[dict[str, dict[str, Any]]], name: s
         assert_same(process[name]["without attention"], ds.scan(whole(), IDS, attention=False))
         assert_same(process[name]["across"], one)
         torch.testing.assert_close(process[name]["forecast"], ds.forecast(whole(), inputs=IDS).t_sim, atol=1e-6, rtol=0)
-    as_one = any("ran as one process runs it" in note for note in found[0][name]["scan"]["notes"])
+    as_one = any("each process ran the whole model" in note for note in found[0][name]["scan"]["notes"])
     assert as_one == (name != "fsdp")
 
 

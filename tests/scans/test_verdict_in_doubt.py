@@ -120,7 +120,7 @@ def test_the_floor_tells_of_whom_it_speaks() -> None:
     end[:2, 3] = 50 * gaussian(2, 32)
     verdict = played(towards(end)).verdict
     assert verdict.status == "at the numerical floor"
-    assert verdict.text.startswith("In 2 of 4 sequences all tokens (outliers and massive ones apart) are the same")
+    assert verdict.text.startswith("In 2 of 4 sequences all tokens (except outliers and massive ones) are the same")
 
 
 def test_at_least_one_more_block_is_foreseen() -> None:

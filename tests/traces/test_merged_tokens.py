@@ -129,5 +129,5 @@ def test_padding_at_the_end_is_padding_under_windows_with_a_global_token() -> No
     scan = ds.scan(model, ids)
     with torch.no_grad():
         last = ds.metrics.t_sim(model(ids)[:, :8]).mean()
-    assert any("padding was read off attention" in note for note in scan.notes)
+    assert any("padding was found by looking at attention" in note for note in scan.notes)
     torch.testing.assert_close(scan["t_sim"][-1], last, rtol=1e-6, atol=0)

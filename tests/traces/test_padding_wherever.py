@@ -15,7 +15,7 @@ from depthscope.errors import MaskError
 from loops import over
 from padded_models import LENGTHS, SEEN, SPELLINGS, N, built, padded_ids, places, similarity
 
-READ_OFF = "padding was read off attention"
+READ_OFF = "padding was found by looking at attention"
 
 
 @torch.no_grad()
@@ -176,7 +176,7 @@ def test_a_mask_that_nobody_understands_is_an_error() -> None:
             return x
 
     X, pad = torch.randn(3, 6, 8), mask_of((6, 4, 2), 6) == 0
-    with pytest.raises(MaskError, match=r"pad_mask may be a mask of padding.*Pass mask="):
+    with pytest.raises(MaskError, match=r"pad_mask may be a padding mask.*Pass mask="):
         ds.scan(Model(), {"x": X, "pad_mask": pad}, attention=False)
     assert ds.scan(Model(), {"x": X, "pad_mask": pad}, mask=~pad, attention=False).depth == 2
 

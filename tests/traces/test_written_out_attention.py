@@ -21,7 +21,7 @@ def test_softmax_in_other_words(spelled: w.Spelled) -> None:
 @pytest.mark.parametrize("spelled", w.SINKS)
 def test_rows_with_a_sink_are_not_renormalised(spelled: w.Spelled) -> None:
     scan = held_to_truth(w.spelled_model(spelled), X)
-    assert any("a sink that is no token" in note for note in scan.notes)
+    assert any("a sink that is not a token" in note for note in scan.notes)
 
 
 def test_a_sink_is_no_leak_to_padding() -> None:

@@ -102,7 +102,9 @@ def test_names_of_files_in_a_state_lead_nowhere(tmp_path: Path) -> None:
     state = {name: value for name, value in json.loads(path.read_text()).items() if name != "crc32"}
     state["files"] = {f"../../{name}": facts for name, facts in state["files"].items()}
     path.write_text(json.dumps(files.sealed(state)))
-    with pytest.warns(UserWarning, match="no checkpoint is whole, and the run begins anew: step_000001"):
+    with pytest.warns(
+        UserWarning, match="no checkpoint is whole, so the run starts again from the beginning: step_000001"
+    ):
         assert checkpoint.latest(tmp_path / "a") is None
 
 
@@ -119,7 +121,7 @@ def test_a_damaged_record_of_a_run_is_made_good_by_the_checkpoint(tmp_path: Path
     text = record.read_text()
     for damaged in ("", text[:999], text.replace('"done"', '"dome"'), text.replace(" 1", " 2", 1)):
         record.write_text(damaged)
-        with pytest.warns(UserWarning, match=r"goes on from its checkpoints, .*run.json' must be "):
+        with pytest.warns(UserWarning, match=r"continues from its checkpoints, .*run.json' must be "):
             again = train(BUILD, tiny_task(), RECIPE, folder=tmp_path)
         assert again.history == whole.history and again.final == whole.final
         assert Run.load(record).history == whole.history
@@ -174,7 +176,7 @@ def test_a_run_goes_on_when_the_disk_was_full_for_a_while(tmp_path: Path, monkey
 
 def test_the_last_checkpoint_must_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full_disk(monkeypatch, lambda path: "000012" in str(path))
-    with pytest.raises(CheckpointError, match="step_000008 is whole, and the run can go on from it"):
+    with pytest.raises(CheckpointError, match="step_000008 is whole, and the run can continue from it"):
         train(BUILD, tiny_task(), RECIPE, folder=tmp_path)
     monkeypatch.undo()
     assert train(BUILD, tiny_task(), RECIPE, folder=tmp_path).history == train(BUILD, tiny_task(), RECIPE).history

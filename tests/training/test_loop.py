@@ -143,7 +143,7 @@ def test_an_interrupt_ends_the_step_and_leaves_a_checkpoint(tmp_path: Path, sent
 
     before = signal.getsignal(sent)
     run = train(BUILD, tiny_task(), RECIPE, folder=tmp_path, progress=interrupt)
-    assert run.status == "stopped" and run.reason == "asked to after 5 of 12 steps" and run.final == {}
+    assert run.status == "stopped" and run.reason == "asked to stop after 5 of 12 steps" and run.final == {}
     assert (tmp_path / "step_000005" / "state.json").exists() and signal.getsignal(sent) is before
     assert Run.load(tmp_path / "run.json").status == "stopped"
     on = train(BUILD, tiny_task(), RECIPE, folder=tmp_path)

@@ -18,11 +18,16 @@ from front import front_page
 from notebooks import as_markdown
 
 ROOT = Path(__file__).parents[2]
+NOTEBOOK = re.compile(r"(?<=\w)\.ipynb(?=[#)])")  # at the end of a link
 FORMULA = re.compile(r'<(span|pre|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
+HIDE = "---\nhide: [navigation]\n---\n\n"  # the front page has no neighbours to show
 FIRST = {  # the order of a folder's pages where the alphabet is not the best one; the others follow
-    "start": ["install", "first-scan", "reading-a-scan", "command-line"],
+    "start": ["install", "first-scan", "reading-a-scan"],
+    "tutorials": ["diagnose", "fix_and_check", "forecast_a_design", "fair_comparison"],
     "how-to": ["scan", "doctor", "fix", "forecast", "advise", "compare", "train", "monitor", "gate", "depth"],
     "explanation": ["similarity", "odds-and-gain", "critical-tau", "rank-collapse", "smoothing", "forecasts"],
+    "papers": ["yu2023", "dong2021", "dovonon2024", "questions"],
+    "notebook": ["yu2023", "dong2021", "dovonon2024"],
     "reference": ["cli", "metrics", "remedies", "models", "tasks", "experiments", "notation"],
 }
 
@@ -35,12 +40,17 @@ def on_config(config: Any) -> Any:
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the front page, which is the README, and a page for each notebook."""
-    files.append(File.generated(config, "index.md", content=front_page(ROOT)))
+    files.append(File.generated(config, "index.md", content=HIDE + front_page(ROOT)))
     for file in [file for file in files if file.src_uri.endswith(".ipynb")]:
         files.remove(file)
         page = file.src_uri.removesuffix(".ipynb") + ".md"
         files.append(File.generated(config, page, content=as_markdown(Path(file.abs_src_path))))
     return files
+
+
+def on_page_markdown(text: str, **_: Any) -> str:
+    """A notebook is a page of the site: links to it lead there."""
+    return NOTEBOOK.sub(".md", text)
 
 
 def on_page_content(text: str, **_: Any) -> str:

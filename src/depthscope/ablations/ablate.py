@@ -31,15 +31,20 @@ def ablate(
     stream: str | None = None,
     on_row: Callable[[int, int], None] | None = None,
 ) -> Ablations:
-    """Measure how alike a model's tokens grow when parts of its blocks are taken out, in all 2^k combinations.
+    """Measure how alike a model's tokens grow when parts of its blocks are removed, in all 2^k combinations.
 
-    parts: see ds.without_; the paper's own surgery leaves the network's skip: ("attention_skip", "ffn", "norms").
-    inputs, mask, blocks, stream: as for ds.scan; parts are taken out of the blocks that are measured, those of the
-    stream with most of them unless stream= says another. metrics: more of ds.metrics to measure. on_row is called with
-    the number of rows that are done and that of all.
+    The model runs with its own weights, in evaluation mode because dropout would count as diversity, and is left as it
+    was.
 
-    The model runs with the weights it has, in evaluation mode because dropout would count as diversity, and is left as
-    it was.
+    Args:
+        model: Any torch module.
+        inputs: Inputs of the model, as for ds.scan.
+        parts: See ds.without_. The paper keeps the skip of the network: ("attention_skip", "ffn", "norms").
+        metrics: More metrics of ds.metrics to measure.
+        mask: As for ds.scan.
+        blocks: As for ds.scan.
+        stream: As for ds.scan; by default the stream with most blocks.
+        on_row: Is called with the number of rows that are done, and the number of all rows.
 
     Examples:
         >>> model = ds.models.classic(depth=2, d=8, h=2)
@@ -82,7 +87,7 @@ def checked(parts: Iterable[str]) -> tuple[str, ...]:
     means = [part for name in names for part in MEANS[name]]
     if not names or len({*means}) < len(means):
         raise UsageError(
-            f"parts must be one or more that do not overlap (skips are attention_skip and ffn_skip); "
+            f"parts must be at least one, and must not overlap (skips are attention_skip and ffn_skip); "
             f"got {', '.join(names) or 'none'}. Leave some out."
         )
     return names
@@ -100,6 +105,6 @@ def _refuse_cache(inputs: Any) -> None:
         values = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, tuple) else ()
         if any(map(is_cache, values)):
             raise UsageError(
-                "inputs must hold the whole text; got a key-value cache, which the whole model has filled and "
-                "every row would make longer. Leave it out."
+                "inputs must hold the whole text; got a key-value cache, which would grow with every row of the "
+                "table. Leave it out."
             )

@@ -102,9 +102,10 @@ class Ablations(Record):
             return said
         part = min(self.parts, key=lambda name: _rank(self[name]))
         if _rank(self[part]) >= _rank(whole):
-            return said + " No part that is taken out alone brings the tokens closer together."
+            return said + " Without any single part the tokens are no closer together."
         kept = self[[name for name in self.parts if name != part]]
-        return said + f" What matters most: {part}. Taken out alone: {_left(self[part])}; kept alone: {_left(kept)}."
+        found = f"Without it alone: {_left(self[part])}; with it alone: {_left(kept)}."
+        return f"{said} What matters most: {part}. {found}"
 
     def gist(self) -> str:
         return f"{self[()].scan.title} without {', '.join(self.parts)}: {self.verdict}"

@@ -25,7 +25,7 @@ class Joints(AroundPass):
         lost = next((span.block for span in spans if not span.entry), None)
         if lost is not None:
             raise HookError(
-                f"the tokens of a block must be given to some module of it; {lost} of {type(meets.model).__name__} "
+                f"a module of each block must be given its tokens; {lost} of {type(meets.model).__name__} "
                 "begins with a function of torch. Put its first step into a module (a norm, for example)."
             )
         super().__init__(meets, spans)
@@ -86,14 +86,16 @@ def without_(
 ) -> Without:
     """Let every block of a model run without some of its parts, in place: which of them keeps the tokens apart?
 
-    parts: attention_skip: what attention gives goes on alone, X -> SA(X), with the factor that it has in the sum;
-    ffn_skip: Y -> FFN(Y); skips: both; attention: its sum is left out, X -> X, skip or not; ffn: the network's sum is
-    left out, Y -> Y; norms: norms inside the blocks give back their input, scale and offset too; those of queries and
-    keys, of the embeddings and after the last block stay. blocks: a pattern such as "encoder.layers.*" where the finder
-    should not choose. stream: one of several streams ("encoder", "decoder"); all where none is named.
+    Returns a handle: handle.undo(), or use it as a context. A block that does not have a part, or joins its branches in
+    another way, is an error when the model runs.
 
-    Returns a handle: handle.undo(), or use it as a context. No names of modules are needed; a block that does not have
-    a part, or joins its branches otherwise, is an error when the model runs.
+    Args:
+        model: Any torch module. No names of modules are needed.
+        *parts: What to remove. attention_skip: X -> SA(X), with the factor that attention has in the sum. ffn_skip: Y
+            -> FFN(Y). skips: both. attention: X -> X. ffn: Y -> Y. norms: norms inside the blocks return their input;
+            norms of queries and keys, of the embeddings and after the last block stay.
+        blocks: A pattern such as "encoder.layers.*", instead of finding the blocks automatically.
+        stream: One of several streams ("encoder", "decoder"); by default all.
 
     Examples:
         >>> model = ds.models.classic(depth=2, d=8, h=2)

@@ -25,7 +25,7 @@ MOST_TRIES = 6
 AGAIN = "one module called again and again"
 AROUND = "sums in the code around modules"
 CALLED = "modules that are called"
-ALONE_FOUND = "modules that take tokens and give tokens; no residual stream was seen in them"
+ALONE_FOUND = "modules that take tokens and return tokens; no residual stream was seen in them"
 
 
 def checkup(

@@ -36,10 +36,16 @@ def bounds(
     mask: Any = None,
     stream: str | None = None,
 ) -> Bounds:
-    """The bound on every block's attention as it ran, and on networks of this attention alone; first batch of inputs.
+    """Dong et al.'s bound on every block's attention as it ran, and on networks of this attention alone.
 
-    blocks, mask, stream: as for ds.scan; without stream= it is the one with most blocks. Padding is left out.
-    Raises where the theorem does not speak about the model: causal masks, positions in attention.
+    An error is raised where the theorem does not apply: causal masks, positions in attention.
+
+    Args:
+        model: Any torch module.
+        inputs: Inputs of the model, as for ds.scan; the first batch is used.
+        blocks: As for ds.scan.
+        mask: As for ds.scan; padding is left out.
+        stream: As for ds.scan; by default the stream with most blocks.
 
     Examples:
         >>> model = ds.models.classic(depth=2, d=8, h=2, output=True)

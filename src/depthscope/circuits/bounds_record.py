@@ -77,10 +77,11 @@ class Chain:
 
 @dataclass(frozen=True)
 class Bounds(Record):
-    """Dong et al.'s bound on real weights: by block, and for networks of pure attention and of attention with skips.
+    """Dong et al.'s bound on real weights: for each block, and for whole networks of attention, with and without skips.
 
-    with_ffn: log10 of the bound for attention followed by the feed-forward networks with their upper constants,
-    whatever D is in that network.
+    Attributes:
+        with_ffn: log10 of the bound for attention followed by the feed-forward networks with their upper constants, for
+            any D in that network.
     """
 
     FORMAT = "depthscope.bounds"

@@ -24,16 +24,20 @@ FORMS = {
 class PathLengths(Record):
     """For paths through exactly 0 .. depth attentions, (depth + 1,) each, mean over sequences, float64.
 
-    norm: |part| / |output|. share: <part, output> / |output|^2; with `constant`, that of the biases and of all else
-    that does not come from the tokens that enter block 1 (cross-attention, say), they sum to 1. cosine: of part and
-    output. energy: |part|^2 over the sum of all parts'. residual: the relative residual |part - 1 x^T| / |part| in Dong
-    et al.'s composite norm, 0 when a part is the same for all tokens.
-
-    alignment: |sum of parts| over the sum of |part|, 1 when all lengths pull together, near 0 when they cancel.
-    precision: of the numbers that were computed with, relative, with some room. error: by how much all parts together
-    miss the output. response_error: how much of the output's change, when the tokens that enter are nudged by 1%, the
-    frozen model misses (NaN for form "attention"). drawn: of single paths (circuits/sampled.py), where they were asked
-    for.
+    Attributes:
+        norm: |part| / |output|.
+        share: <part, output> / |output|^2. With `constant`, the share of biases and of all else that does not come from
+            the tokens that enter block 1 (cross-attention, for example), the shares sum to 1.
+        cosine: The cosine of part and output.
+        energy: |part|^2 over the sum of |part|^2 of all parts.
+        residual: The relative residual |part - 1 x^T| / |part| in Dong et al.'s composite norm; 0 when a part is the
+            same for all tokens.
+        alignment: |sum of parts| over the sum of |part|: 1 when nothing cancels, near 0 when the parts cancel.
+        precision: The relative precision of the numbers, with some margin.
+        error: By how much the sum of all parts misses the output.
+        response_error: When the tokens that enter change by 1%, how much of the change of the output the frozen model
+            misses (NaN for form "attention").
+        drawn: Single paths (circuits/sampled.py), if they were asked for.
     """
 
     FORMAT = "depthscope.paths"

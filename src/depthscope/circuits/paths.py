@@ -36,13 +36,18 @@ def paths(
 ) -> PathLengths:
     """What the paths through exactly 0, 1, .. L attentions contribute to the output of the last block.
 
-    form: "secant" (the whole model; attention, norms and activations held at the values they have on these inputs),
-    "tangent" (the same with activations at their tangents), "attention" (the paper's network: attention and skips
-    alone, no norms, feed-forward networks or biases; each P is the one that the whole model computes). inputs, mask,
-    blocks, stream: as for ds.scan; without stream= it is the one with most blocks. draw: so many single paths of
-    each length too, with form "attention".
-
     Dropout is off, and the model is left as it was.
+
+    Args:
+        model: Any torch module.
+        inputs: Inputs of the model, as for ds.scan.
+        form: "secant": the whole model, with attention, norms and activations held at their values on these inputs.
+            "tangent": the same, with the slopes of activations. "attention": the paper's network, which has attention
+            and skips alone; each P is the one that the whole model computes.
+        blocks: As for ds.scan.
+        mask: As for ds.scan.
+        stream: As for ds.scan; by default the stream with most blocks.
+        draw: Also draw this many single paths of each length; needs form "attention".
 
     Examples:
         >>> model = ds.models.classic(depth=2, d=8, h=2)

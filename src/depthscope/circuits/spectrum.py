@@ -37,14 +37,21 @@ def spectrum(
     tie: float = 1e-6,
     on_block: Callable[[int], None] | None = None,
 ) -> Spectrum:
-    """Eigenvalues, verdict and frequency response of every block, from one batch (the first, where there are more).
+    """Eigenvalues, verdict and frequency response of every block, from one batch.
 
-    Of a block A is the mean of its heads' attention, H the sum of theirs; of a head both are its own, and its verdict
-    is about the d_v channels that it reads and writes: in the others it does nothing. Every sequence is judged by
-    its own attention; the block's margin is that of the median sequence. Padding is left out. |margin| <= tie: neither.
-    Beside it stands margin_apart, with every head's own attention, of that same sequence; a note where they disagree.
-    blocks, mask, stream: as for ds.scan; without stream= it is the one with most blocks. on_block(n) is called before
-    block n is judged.
+    For a block, A is the mean of its heads' attention and H the sum of theirs. For a head both are its own, and its
+    verdict is about the d_v channels that it reads and writes. Every sequence is judged by its own attention, and the
+    block's margin is that of the median sequence. margin_apart is computed with every head's own attention, for the
+    same sequence; a note says where the two disagree.
+
+    Args:
+        model: Any torch module.
+        inputs: Inputs of the model, as for ds.scan; the first batch is used.
+        blocks: As for ds.scan.
+        mask: As for ds.scan; padding is left out.
+        stream: As for ds.scan; by default the stream with most blocks.
+        tie: A block whose |margin| is not above this neither smooths nor sharpens.
+        on_block: Is called with n before block n is judged.
 
     Examples:
         >>> model = ds.models.classic(depth=2, d=8, h=2)

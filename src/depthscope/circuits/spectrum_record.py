@@ -12,8 +12,11 @@ from depthscope.theory.layer_spectrum import VERDICTS
 
 @dataclass(frozen=True, eq=False)
 class Spectrum(Record):
-    """One row for each block. margin > 0: repeated as it is, the block would make tokens all alike (smooth,
-    over-smoothing), like exp(-margin depth); margin < 0: what differs between tokens wins (sharpen)."""
+    """One row for each block: does it smooth or sharpen?
+
+    If margin > 0, repeating the block would make all tokens alike (smooth, over-smoothing), as fast as exp(-margin
+    depth). If margin < 0, what differs between tokens wins (sharpen).
+    """
 
     FORMAT = "depthscope.spectrum"
 

@@ -12,11 +12,11 @@ def command(
     model: Chosen,
     *,
     parts: Annotated[
-        str, typer.Option(help="Comma-separated: skips (or attention_skip, ffn_skip), ffn, norms.")
+        str, typer.Option(help="Parts to remove, with commas: skips (or attention_skip, ffn_skip), ffn, norms.")
     ] = "skips,ffn,norms",
     output: Output,
 ) -> None:
-    """Take skips, feed-forward networks and norms out of every block, and see when the tokens collapse (Dong et al.).
+    """Remove skips, feed-forward networks and norms from every block, and show when the tokens collapse (Dong et al.).
 
     Example: depthscope ablate bert --depth 12 --out ablations.png
     """

@@ -7,16 +7,16 @@ import typer
 from depthscope.cli.output import Output
 from depthscope.errors import UsageError
 
-SIZE = "Comma-separated; the others stay at {}, and the grid is every size by every other."
+SIZE = "With commas between several. Sizes that are not given stay at {}; all combinations are measured."
 
 
 def command(
     *,
     grid: Annotated[
-        str | None, typer.Option(help="quick (the default; a star of sizes) or full (every size by every other).")
+        str | None, typer.Option(help="quick (the default: one size changes at a time) or full (all combinations).")
     ] = None,
     kind: Annotated[
-        str, typer.Option(help="Comma-separated: encoder, decoder (ds.models), bert, gpt2 (transformers).")
+        str, typer.Option(help="Kinds of models, with commas: encoder, decoder (ds.models), bert, gpt2 (transformers).")
     ] = "encoder,decoder",
     width: Annotated[str | None, typer.Option(help="Widths d. " + SIZE.format("256"), show_default=False)] = None,
     tokens: Annotated[
@@ -25,24 +25,24 @@ def command(
     batch: Annotated[str | None, typer.Option(help="Sequences. " + SIZE.format("4"), show_default=False)] = None,
     depth: Annotated[str | None, typer.Option(help="Blocks. " + SIZE.format("12"), show_default=False)] = None,
     heads: Annotated[
-        str | None, typer.Option(help="Heads; one for 64 channels if left out.", show_default=False)
+        str | None, typer.Option(help="Numbers of heads; one head for 64 channels if left out.", show_default=False)
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, ...")] = "cpu",
-    threads: Annotated[int | None, typer.Option(help="Threads of torch; as they are if left out.")] = None,
-    repeats: Annotated[int, typer.Option(help="Rounds of each cell; the fastest counts.")] = 5,
+    device: Annotated[str, typer.Option(help="The device: cpu, cuda, cuda:1, mps, ...")] = "cpu",
+    threads: Annotated[int | None, typer.Option(help="Number of torch's threads; unchanged if left out.")] = None,
+    repeats: Annotated[int, typer.Option(help="How often each size is measured; the fastest counts.")] = 5,
     clock: Annotated[
-        str, typer.Option(help="wall, or cpu: processor time, for a machine with other work (use --threads 1).")
+        str, typer.Option(help="wall, or cpu: processor time, for a busy machine (use --threads 1).")
     ] = "wall",
     budget: Annotated[
-        float | None, typer.Option(help="Seconds; cells that do not fit are listed as not measured.")
+        float | None, typer.Option(help="Time limit in seconds; sizes that do not fit are listed as not measured.")
     ] = None,
-    memory: Annotated[bool, typer.Option(help="Measure peak memory too, in processes of their own.")] = True,
+    memory: Annotated[bool, typer.Option(help="Also measure peak memory, in separate processes.")] = True,
     before: Annotated[
-        str | None, typer.Option(help="A file of --json from an earlier run, to compare with.", show_default=False)
+        str | None, typer.Option(help="Compare with an earlier run: its --json file.", show_default=False)
     ] = None,
     output: Output,
 ) -> None:
-    """Measure scan / plain forward on this machine, how it grows, and what the extra time is made of.
+    """Measure how much longer a scan takes than a plain forward pass, how that grows, and where the time goes.
 
     Example: depthscope bench --kind bert --width 768 --tokens 128,512
     """

@@ -5,10 +5,10 @@ from depthscope.cli.output import Output
 
 
 def command(model: Chosen, output: Output) -> None:
-    """Hold the bound of "pure attention loses rank" (Dong et al. 2021) against what a model's attention does.
+    """Compare the bound of "pure attention loses rank" (Dong et al. 2021) with what a model's attention really does.
 
-    Per block: beta, gamma and D from the real weights, the bound, the residual found, the rate (3: cubic), and by how
-    many orders of magnitude the bound is above it. Example: depthscope bound bert --width 768 --heads 12
+    For each block: beta, gamma and D from the real weights, the bound, the measured residual, its rate (3 is cubic),
+    and by how many orders of magnitude the bound lies above it. Example: depthscope bound bert --width 768 --heads 12
     """
     from depthscope.circuits.bounds import bounds
 

@@ -20,33 +20,38 @@ def command(
         str | None,
         typer.Option(
             show_default=False,
-            help="Wirings and remedies, with settings (de_escalate:tau=0.5), together (pre_norm+qk_norm), "
-            "or with a rate of their own (post_norm@1e-4); else post_norm, pre_norm and de_escalate.",
+            help="Wirings and remedies, with settings (de_escalate:tau=0.5), together (pre_norm+qk_norm), or with "
+            "a rate of their own (post_norm@1e-4). Without it: post_norm, pre_norm and de_escalate.",
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Seeds of weights and data order, the same for all arms.")] = 3,
+    seeds: Annotated[int, typer.Option(help="Number of seeds of weights and data order, the same for all arms.")] = 3,
     search: Annotated[
         int | None,
-        typer.Option(help="Learning-rate trials for each arm, on the validation split; else 0 for images, 3 for text."),
+        typer.Option(
+            help="Learning rates to try for each arm, on the validation split. Without it: 0 for images, 3 for text."
+        ),
     ] = None,
     caveat: Annotated[
-        bool, typer.Option(help="Add post_norm at a third of the rate; for text the literal form that leaks.")
+        bool, typer.Option(help="Add post_norm at a third of the rate; for text, add the paper's form, which leaks.")
     ] = True,
-    processes: Annotated[int | None, typer.Option(help="Jobs side by side; else one for each core.")] = None,
+    processes: Annotated[
+        int | None, typer.Option(help="Number of jobs at a time. Without it, one for each core.")
+    ] = None,
     executor: Annotated[str, typer.Option(help=EXECUTOR)] = "local",
     folder: Annotated[
-        str | None, typer.Option(help="Runs are kept here and not done again. Else out/compare/TASK.")
+        str | None, typer.Option(help="Runs are kept here and not repeated. Without it: out/compare/TASK.")
     ] = None,
     storage: Annotated[
-        str | None, typer.Option(help="URL of a database that machines share for --search; else a file in the folder.")
+        str | None,
+        typer.Option(help="URL of a database that machines share for --search. Without it, a file in the folder."),
     ] = None,
     output: Output,
 ) -> None:
-    """Train every arm with every seed under one budget and compare them. Exit code 1 when no run of an arm was done.
+    """Train every arm with every seed under one budget, and compare them. Exit code 1 if no run of some arm finished.
 
-    Example: depthscope compare digits --depth 24 --out curves.png
-    A model of your own: depthscope compare package.module:setup, where setup() gives model_fn, batch_fn and loss_fn.
-    The same command on several machines with a shared --folder shares the work; --executor sends it to a cluster.
+    Example: depthscope compare digits --depth 24 --out curves.png.
+    A model of your own: depthscope compare package.module:setup, where setup() returns model_fn, batch_fn and loss_fn.
+    To share the work, run the same command on several machines with a shared --folder, or use --executor.
     """
     from depthscope.training.compare import compare
 
@@ -61,7 +66,7 @@ def command(
         with progress(f"compare {task}", output.aside()) as watch:
             result = compare(task, arms, seeds=seeds, search=search, caveat=caveat, watch=watch, **shared, **choices)
     except KeyboardInterrupt:
-        typer.echo(f"stopped; the same command goes on where it was ({shared['folder']}).", err=True)
+        typer.echo(f"stopped; the same command continues from here ({shared['folder']}).", err=True)
         raise typer.Exit(130) from None
     output.show(result)
     if not all(lane.done for lane in result.lanes):

@@ -16,25 +16,29 @@ def command(
     model: Chosen,
     *,
     tolerance: Annotated[
-        float, typer.Option(help="A block whose skipping raises the loss by less does not earn its place.")
+        float, typer.Option(help="A block earns its place if the loss rises by at least this much without it.")
     ] = 0.01,
     drop: Annotated[
         int | None,
-        typer.Option(min=1, metavar="<int>", help="Remove so many blocks, those that cost least.", show_default=False),
+        typer.Option(
+            min=1, metavar="<int>", help="Remove this many blocks: those that cost least.", show_default=False
+        ),
     ] = None,
     save: Annotated[
         str | None,
-        typer.Option(help="Write the model without them here: a new Hugging Face folder.", show_default=False),
+        typer.Option(
+            help="With --drop: write the smaller model into this new Hugging Face folder.", show_default=False
+        ),
     ] = None,
     output: Output,
 ) -> None:
-    """Price every block of a trained model: what does it do, and what is lost without it (effective depth)?
+    """Price every block of a trained model: what does it do, and by how much does the loss rise without it?
 
     Examples: depthscope depth depthscope.models.packaged:smollm2 --out depth.png;
     depthscope depth FOLDER --text corpus.txt --tokens 128 --batch 8 --drop 4 --save smaller
     """
     if save is not None and drop is None:
-        raise UsageError("--save: a model is saved without some blocks; --drop was not given. Add --drop 2.")
+        raise UsageError("--save: needs --drop, the number of blocks to remove; it was not given. Add --drop 2.")
     if save is not None and Path(save).exists():
         raise UsageError(f"--save: the folder must be new; {save!r} exists. Choose another name.")
     from depthscope.depths.depth import depth

@@ -13,10 +13,10 @@ from depthscope.cli.output import Output
 class Small(Chosen):
     """A model that is small enough to be looked at in a moment."""
 
-    depth: Annotated[int, typer.Option(help="Blocks of a preset.")] = 2
+    depth: Annotated[int, typer.Option(help="Number of blocks of a preset.")] = 2
     width: Annotated[int, typer.Option(help="Width d of a preset.")] = 64
-    tokens: Annotated[int, typer.Option("--tokens", "--n", help="Tokens n in each sequence.")] = 16
-    batch: Annotated[int, typer.Option(help="Sequences.")] = 2
+    tokens: Annotated[int, typer.Option("--tokens", "--n", help="Number of tokens n in each sequence.")] = 16
+    batch: Annotated[int, typer.Option(help="Number of sequences.")] = 2
 
     @property
     def target(self) -> str:
@@ -26,9 +26,9 @@ class Small(Chosen):
 
 
 def command(model: Small, output: Output) -> None:
-    """Say what depthscope sees in any model: streams, blocks, attention, padding; what scan, fix and forecast can do.
+    """Say what depthscope recognises in a model (streams, blocks, attention, padding), and what it can do with it.
 
-    Exits with 1 where nothing was recognised. Example: depthscope doctor my_package.models:build
+    Exit code 1 if nothing was recognised. Example: depthscope doctor my_package.models:build
     """
     from depthscope.checkups.checkup import checkup
 

@@ -15,31 +15,45 @@ class ForecastSource(Chosen):
     """A model, a saved scan, or sizes alone."""
 
     model: Annotated[
-        str | None, typer.Argument(help="A model as for scan, forecast by its weights; without one, the sizes below.")
+        str | None,
+        typer.Argument(
+            help="A model as for scan, or a saved scan. Without it, the forecast is made from the sizes below."
+        ),
     ] = None
 
 
 def command(
     model: ForecastSource,
     *,
-    alpha: Annotated[float | None, typer.Option(help="Weight of the attention branch (sizes; 1 if not said).")] = None,
-    wiring: Annotated[str | None, typer.Option(help="post_norm (if not said), pre_norm, ... (sizes).")] = None,
-    weights: Annotated[str | None, typer.Option(help="Weight law (sizes): xavier (if not said), bert, ...")] = None,
-    activation: Annotated[str | None, typer.Option(help="relu (if not said), gelu or swiglu (sizes).")] = None,
-    causal: Annotated[bool | None, typer.Option(help="A causal mask (sizes, or a scan without attention).")] = None,
-    tau: Annotated[float, typer.Option(help="De-escalation at block_out.")] = 0.0,
-    advise: Annotated[bool, typer.Option(help="Add the mildest change that keeps tokens apart.")] = False,
-    floor: Annotated[float, typer.Option(help="With --advise: t_div that must be left at the last block.")] = 0.05,
-    lr: Annotated[
-        float | None, typer.Option(help="Will it train at this rate of Adam(W)? With --advise: a change that does.")
+    alpha: Annotated[
+        float | None, typer.Option(help="For sizes: weight of the attention branch; 1 if left out.")
     ] = None,
-    measure: Annotated[bool, typer.Option(help="Also scan the model, and compare.")] = False,
+    wiring: Annotated[
+        str | None, typer.Option(help="For sizes: pre_norm, deep_norm, ...; post_norm if left out.")
+    ] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="For sizes: how weights are drawn: bert, ...; xavier if left out.")
+    ] = None,
+    activation: Annotated[str | None, typer.Option(help="For sizes: gelu or swiglu; relu if left out.")] = None,
+    causal: Annotated[
+        bool | None, typer.Option(help="For sizes, or a scan without attention: is there a causal mask?")
+    ] = None,
+    tau: Annotated[float, typer.Option(help="Strength of de-escalation at block_out; 0 is none.")] = 0.0,
+    advise: Annotated[bool, typer.Option(help="Also find the mildest change that keeps tokens apart.")] = False,
+    floor: Annotated[
+        float, typer.Option(help="With --advise: the diversity t_div that must be left after the last block.")
+    ] = 0.05,
+    lr: Annotated[
+        float | None,
+        typer.Option(help="Will it train at this rate of Adam or AdamW? With --advise: find a change that does."),
+    ] = None,
+    measure: Annotated[bool, typer.Option(help="Also scan the model, and compare the forecast with it.")] = False,
     output: Output,
 ) -> None:
-    """Forecast how alike tokens become with depth, from weights, from sizes or from a scan, without computing a block.
+    """Forecast how alike tokens become with depth, from weights, from sizes or from a scan, without running tokens.
 
     Examples: depthscope forecast bert --depth 100 --advise;  depthscope forecast scan.json --depth 48;
-    depthscope forecast --depth 1000 --width 8192 --heads 64 --n 128 --tau 0.3
+    depthscope forecast --depth 1000 --width 8192 --heads 64 --n 128 --tau 0.3;
     depthscope forecast --depth 48 --lr 1e-3
     """
     if advise and tau:

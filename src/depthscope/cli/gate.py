@@ -17,12 +17,12 @@ def command(
     min_diversity: Annotated[
         float | None,
         typer.Option(
-            help="Share of the signal that must differ between tokens after the last block.", show_default=False
+            help="The share of the signal that must differ between tokens after the last block.", show_default=False
         ),
     ] = None,
     verdict: Annotated[
         str | None,
-        typer.Option(help="Verdicts that pass, with commas: diverse, escalating, ...", show_default=False),
+        typer.Option(help="The verdicts that pass, with commas: diverse, escalating, ...", show_default=False),
     ] = None,
     against: Annotated[
         str | None,
@@ -37,9 +37,9 @@ def command(
     ] = None,
     output: Output,
 ) -> None:
-    """Let a build fail when tokens collapse: exit code 0 passes, 1 fails, 2 wrong use.
+    """Let a build fail when tokens collapse. Exit code 0: passes; 1: fails; 2: wrong use.
 
-    MODEL may be a saved scan (scan.json). Without thresholds the verdict decides; a NaN always fails. --out saves the
+    MODEL may be a saved scan (scan.json). Without thresholds the verdict decides. A NaN always fails. --out saves the
     scan. Examples: depthscope gate bert --depth 48;  depthscope gate ./after --against ./before --tolerance 0.1
     """
     from depthscope.gates.demands import demanded

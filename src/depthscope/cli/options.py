@@ -12,8 +12,10 @@ from depthscope.cli import completion
 from depthscope.errors import UsageError
 
 HELP = "A preset (see: depthscope ls models), package.module:function, a local Hugging Face folder, or a hub id."
-EXECUTOR = "Who trains: local, dask:ADDRESS or slurm:OPTIONS (as submitit names them). All share the folder."
-Seed = Annotated[int, typer.Option(help="Seed of weights and inputs.")]
+EXECUTOR = (
+    "Where jobs run: local, dask:ADDRESS or slurm:OPTIONS (as submitit names them). All workers share the folder."
+)
+Seed = Annotated[int, typer.Option(help="Seed of random weights and inputs.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,17 +23,17 @@ class Chosen:
     """A model by name, with the sizes of a preset, and its inputs."""
 
     model: Annotated[str | None, typer.Argument(help=HELP, show_default=False, autocompletion=completion.presets)]
-    depth: Annotated[int, typer.Option(help="Blocks of a preset.")] = 12
+    depth: Annotated[int, typer.Option(help="Number of blocks of a preset.")] = 12
     width: Annotated[int, typer.Option(help="Width d of a preset.")] = 256
-    heads: Annotated[int, typer.Option(help="Attention heads of a preset.")] = 4
-    tokens: Annotated[int, typer.Option("--tokens", "--n", help="Tokens n in each sequence.")] = 64
-    batch: Annotated[int, typer.Option(help="Sequences.")] = 4
+    heads: Annotated[int, typer.Option(help="Number of attention heads of a preset.")] = 4
+    tokens: Annotated[int, typer.Option("--tokens", "--n", help="Number of tokens n in each sequence.")] = 64
+    batch: Annotated[int, typer.Option(help="Number of sequences.")] = 4
     seed: Seed = 0
     inputs: Annotated[
         str | None, typer.Option(help="package.module:function that returns inputs for the model.", show_default=False)
     ] = None
     text: Annotated[
-        str | None, typer.Option(help="Feed this text file instead of random tokens.", show_default=False)
+        str | None, typer.Option(help="Use this text file as input instead of random tokens.", show_default=False)
     ] = None
     blocks: Annotated[
         str | None,
@@ -39,16 +41,21 @@ class Chosen:
     ] = None
     stream: Annotated[
         str | None,
-        typer.Option(help="One of several streams: encoder, decoder, ... (depthscope doctor).", show_default=False),
+        typer.Option(
+            help="The stream to look at, if there are several: encoder, decoder, ... (depthscope doctor lists them).",
+            show_default=False,
+        ),
     ] = None
 
     offload: Annotated[
         str | None,
-        typer.Option(help="A folder: weights of a Hugging Face model wait on disk until they run.", show_default=False),
+        typer.Option(
+            help="A folder: weights of a Hugging Face model stay on disk until they are needed.", show_default=False
+        ),
     ] = None
     memory: Annotated[
         str | None,
-        typer.Option(help="Most bytes of weights at hand, as 2GB: the others wait on disk.", show_default=False),
+        typer.Option(help="How much memory weights may take, as 2GB; the others stay on disk.", show_default=False),
     ] = None
 
     def where(self, verb: Callable[..., Any]) -> dict[str, Any]:
@@ -102,24 +109,28 @@ class Training:
             autocompletion=completion.tasks,
         ),
     ] = "digits"
-    data: Annotated[str | None, typer.Option(help="Where images or text are: a file, a folder or a hub id.")] = None
-    depth: Annotated[int | None, typer.Option(help="Blocks; else what suits the task.")] = None
-    width: Annotated[int | None, typer.Option("--width", "--d", help="Width d; else what suits the task.")] = None
-    heads: Annotated[int | None, typer.Option("--heads", "--h", help="Attention heads; else what suits it.")] = None
-    ffn: Annotated[
-        int | None, typer.Option("--ffn", "--q", help="Width of the feed-forward networks; else twice d.")
+    data: Annotated[str | None, typer.Option(help="The images or the text: a file, a folder or a hub id.")] = None
+    depth: Annotated[int | None, typer.Option(help="Number of blocks. Without it, what suits the task.")] = None
+    width: Annotated[int | None, typer.Option("--width", "--d", help="Width d. Without it, what suits the task.")] = (
+        None
+    )
+    heads: Annotated[
+        int | None, typer.Option("--heads", "--h", help="Number of attention heads. Without it, what suits the task.")
     ] = None
-    epochs: Annotated[int | None, typer.Option(help="Epochs; else what suits the task.")] = None
+    ffn: Annotated[
+        int | None, typer.Option("--ffn", "--q", help="Width of the feed-forward networks. Without it, twice d.")
+    ] = None
+    epochs: Annotated[int | None, typer.Option(help="Number of epochs. Without it, what suits the task.")] = None
     batch: Annotated[
         int | None,
-        typer.Option(help="Images, or rows of text, of a step over all processes; else what suits the task."),
+        typer.Option(help="Images or rows of text in one step, over all processes. Without it, what suits the task."),
     ] = None
     lr: Annotated[
-        float | None, typer.Option(help="Learning rate, else what suits the task; a search begins with it.")
+        float | None, typer.Option(help="Learning rate; a search begins with it. Without it, what suits the task.")
     ] = None
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Another setting of recipe, model, task or a remedy: --set clip=1 --set train=500."),
+        typer.Option("--set", help="Any other setting of recipe, model, task or remedy: --set clip=1 --set train=500."),
     ] = None
 
     def said(self, **more: Any) -> dict[str, Any]:

@@ -21,9 +21,9 @@ class Told:
 
     as_json: Annotated[str | None, typer.Option("--json", help=JSON)] = None
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Only what was found, without charts, tables and progress.")
+        bool, typer.Option("--quiet", "-q", help="Print the verdict only, without charts, tables and progress.")
     ] = False
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="All rows, and what the columns mean.")] = False
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print all rows, and what the columns mean.")] = False
 
     def __post_init__(self) -> None:
         if self.quiet and self.verbose:

@@ -15,7 +15,7 @@ class Perhaps(Chosen):
     """A model, or sizes alone."""
 
     model: Annotated[
-        str | None, typer.Argument(help="As for scan; left out, the paths are counted alone.", show_default=False)
+        str | None, typer.Argument(help="A model as for scan. Without it, paths are only counted.", show_default=False)
     ] = None
 
 
@@ -25,17 +25,19 @@ def command(
     form: Annotated[
         str,
         typer.Option(
-            help="secant: the whole model, held at its values. tangent: the same, activations at their tangents. "
-            "attention: attention and skips alone, as in the paper."
+            help="secant: the whole model; attention, norms and activations are held at their values. tangent: the "
+            "same, with the slopes of activations. attention: only attention and skips, as in the paper."
         ),
     ] = "secant",
-    draw: Annotated[int, typer.Option(help="Draw so many single paths of each length; with --form attention.")] = 0,
+    draw: Annotated[
+        int, typer.Option(help="Also draw this many single paths of each length; needs --form attention.")
+    ] = 0,
     output: Output,
 ) -> None:
-    """Split a model's output into what came through 0, 1, 2, ... attentions: is its depth used, or skipped?
+    """Split a model's output into the parts that came through 0, 1, 2, ... attentions: is its depth used?
 
     All (1 + heads)^depth paths are summed exactly (Dong et al. 2021). Examples: depthscope paths bert;
-    depthscope paths --depth 96 --heads 96 counts the paths of GPT-3.
+    depthscope paths --depth 96 --heads 96 (counts the paths of GPT-3).
     """
     if model.model is None:
         count(model.depth, model.heads, output)

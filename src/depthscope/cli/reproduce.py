@@ -20,17 +20,17 @@ def command(
         ),
     ],
     *,
-    smoke: Annotated[bool, typer.Option("--smoke", help="Small sizes: seconds instead of minutes.")] = False,
+    smoke: Annotated[bool, typer.Option("--smoke", help="Run at small sizes: seconds instead of minutes.")] = False,
     out: Annotated[str, typer.Option(help="Figures and results.json go here, in a folder for each paper.")] = "out",
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Replace a setting, for example --set trials=10. May be repeated.")
+        list[str] | None, typer.Option("--set", help="Change a setting, for example --set trials=10. May be repeated.")
     ] = None,
     executor: Annotated[str, typer.Option(help=EXECUTOR)] = "local",
     output: Told,
 ) -> None:
-    """Run the experiments of a paper and compare them with what it says.
+    """Run a paper's experiments, and compare the results with its claims.
 
-    Exit code 1 when a claim that was expected to hold fails. Example: depthscope reproduce yu2023 --smoke
+    Exit code 1 if a claim fails that was expected to hold. Example: depthscope reproduce yu2023 --smoke
     """
     from depthscope.experiments.run import check_out, plan
     from depthscope.training.executors import using

@@ -17,23 +17,29 @@ def command(
     metrics: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated names (depthscope ls metrics); t_sim[0:16] is t_sim of the first 16 tokens."
+            help="Names with commas between them (depthscope ls metrics); t_sim[0:16] is t_sim of the first 16 tokens."
         ),
     ] = None,
     positions: Annotated[
         int | None,
         typer.Option(
-            min=2, metavar="<int>", help="Measure t_sim of so many equal ranges of positions too.", show_default=False
+            min=2,
+            metavar="<int>",
+            help="Cut the positions into this many equal ranges, and measure t_sim of each.",
+            show_default=False,
         ),
     ] = None,
-    attention: Annotated[bool, typer.Option(help="Measure the attention heads too.")] = True,
+    attention: Annotated[bool, typer.Option(help="Measure the attention heads.")] = True,
     sample: Annotated[
         int | None,
         typer.Option(
-            min=2, metavar="<int>", help="Measure mu_2 in so many random channels, with its error.", show_default=False
+            min=2,
+            metavar="<int>",
+            help="Measure mu_2 in this many random channels only, with its error.",
+            show_default=False,
         ),
     ] = None,
-    fix: Annotated[str | None, typer.Option(help="A remedy to compare with, for example de_escalate.")] = None,
+    fix: Annotated[str | None, typer.Option(help="Scan again with this remedy, for example de_escalate.")] = None,
     tau: Annotated[
         float | None,
         typer.Option(
@@ -41,11 +47,12 @@ def command(
         ),
     ] = None,
     at: Annotated[
-        str | None, typer.Option(help="Where it acts: block_in, attn_in, sa_out, sa_sum, ffn_in, ffn_sum or block_out.")
+        str | None,
+        typer.Option(help="Where the remedy acts: block_in, attn_in, sa_out, sa_sum, ffn_in, ffn_sum or block_out."),
     ] = None,
     output: Output,
 ) -> None:
-    """See in which block the tokens grow alike (collapse, over-smoothing), and what drives it.
+    """Show in which block the tokens grow alike (collapse, over-smoothing), and why.
 
     Example: depthscope scan bert --depth 100
     """

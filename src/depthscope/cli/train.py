@@ -16,24 +16,34 @@ from depthscope.errors import UsageError
 def command(
     chosen: Training,
     *,
-    wiring: Annotated[str, typer.Option(help="post_norm, pre_norm, ... (depthscope ls models).")] = "post_norm",
-    remedy: Annotated[str | None, typer.Option(help="A remedy in every block, for example de_escalate.")] = None,
+    wiring: Annotated[
+        str, typer.Option(help="How a block joins its branches: post_norm, pre_norm, ... (depthscope ls models).")
+    ] = "post_norm",
+    remedy: Annotated[str | None, typer.Option(help="A remedy for every block, for example de_escalate.")] = None,
     tau: Annotated[float | None, typer.Option(help="Strength of de_escalate and gain_control.")] = None,
     at: Annotated[str | None, typer.Option(help="Where the remedy acts, for example block_out or ffn_in.")] = None,
     seed: Seed = 0,
     folder: Annotated[
-        str | None, typer.Option(help="Checkpoints and run.json go here; a run that is there is continued.")
+        str | None, typer.Option(help="Checkpoints and run.json go here; a run that is already here is continued.")
     ] = None,
-    every_steps: Annotated[int | None, typer.Option(help="Steps between checkpoints; else one an epoch.")] = None,
-    parallel: Annotated[str, typer.Option(help="Under torchrun: ddp copies the model, fsdp cuts it.")] = "ddp",
-    processes: Annotated[int | None, typer.Option(help="How many must train together; an error otherwise.")] = None,
-    log_with: Annotated[str | None, typer.Option(help="A tracker of accelerate, for example tensorboard.")] = None,
+    every_steps: Annotated[
+        int | None, typer.Option(help="Steps between checkpoints. Without it, one checkpoint an epoch.")
+    ] = None,
+    parallel: Annotated[
+        str, typer.Option(help="Under torchrun: ddp gives each process a copy of the model, fsdp a part of it.")
+    ] = "ddp",
+    processes: Annotated[
+        int | None, typer.Option(help="How many processes must train together; another number is an error.")
+    ] = None,
+    log_with: Annotated[
+        str | None, typer.Option(help="Log to a tracker of accelerate, for example tensorboard.")
+    ] = None,
     output: Output,
 ) -> None:
-    """Train one model and say how well it did. Exit code 1 when it diverged, 130 when it was stopped.
+    """Train one model, and say how well it did. Exit code 1 if it diverged, 130 if it was stopped.
 
-    Example: depthscope train digits --remedy de_escalate --tau 1 --depth 24 --folder out/run
-    On two processes: torchrun --nproc-per-node 2 -m depthscope train digits --processes 2
+    Example: depthscope train digits --remedy de_escalate --tau 1 --depth 24 --folder out/run.
+    On two processes: torchrun --nproc-per-node 2 -m depthscope train digits --processes 2.
     """
     from depthscope.reports.sheet import Line
     from depthscope.training.choices import sort_choices

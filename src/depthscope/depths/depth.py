@@ -45,14 +45,22 @@ def depth(
 ) -> EffectiveDepth:
     """Measure what every block does, price it, and say which blocks a model could do without.
 
-    inputs, mask, blocks, stream: as for ds.scan. loss(output, inputs) -> a mean, or one number for each item; without
-    it the loss that the model gives itself (labels among the inputs), else that of the next token of a causal language
-    model. held_out: inputs that judge what the others choose; else half of the batches, or of the rows, are kept for
-    that. score: one more number of the same form, whose change is told beside the price. tolerance: a block whose
-    skipping raises the loss by less does not earn its place. drops: how far the drop curves go. what: some of lens,
-    prices, swaps, parts, curves; the measures of one pass are always there. on_step is told what is being done.
+    The model runs in evaluation mode with its own weights, and is left as it was, bit for bit.
 
-    The model runs in evaluation mode with the weights it has, and is left as it was, bit for bit.
+    Args:
+        model: Any torch module.
+        inputs: Inputs of the model, as for ds.scan.
+        loss: A function of (output, inputs) that returns a mean, or one number for each item. By default the model's
+            own loss (with labels among the inputs), or that of the next token of a causal language model.
+        held_out: Inputs that test the removals; by default half of the batches, or of the rows, are kept for that.
+        score: A function like loss, whose change is reported beside the price.
+        tolerance: A block earns its place if the loss rises by at least this much without it.
+        drops: Up to how many removals the drop curves go.
+        what: Some of lens, prices, swaps, parts, curves; the measures of one pass are always made.
+        mask: As for ds.scan.
+        blocks: As for ds.scan.
+        stream: As for ds.scan.
+        on_step: Is called with a word for what is being done.
 
     Examples:
         >>> layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)

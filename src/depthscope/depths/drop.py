@@ -20,11 +20,15 @@ def drop_(
 ) -> nn.Module:
     """Remove blocks from a model for good, in place; returns the model itself.
 
-    blocks: their numbers from 1, as in scans and ds.depth. among: a pattern such as "encoder.layers.*" where the finder
-    should not choose the list. save: a new folder for a Hugging Face model, which plain from_pretrained reads; it is
-    read back and compared before the folder is there. On any error nothing is written and the model is as before.
+    Numbers that caches and configurations keep (layer_idx, num_hidden_layers, layer_types) are set to what is left. On
+    any error nothing is written, and the model is as before.
 
-    Numbers that caches and configurations keep (layer_idx, num_hidden_layers, layer_types) are those of what is left.
+    Args:
+        model: A torch module whose blocks are the entries of one list.
+        blocks: The numbers of the blocks, from 1, as in scans and ds.depth.
+        among: A pattern such as "encoder.layers.*", instead of finding the list automatically.
+        save: A new folder for a Hugging Face model, which from_pretrained reads. It is read back and compared before it
+            is written for good.
 
     Examples:
         >>> layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)

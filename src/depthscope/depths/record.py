@@ -80,10 +80,13 @@ class Removal:
 
 @dataclass(frozen=True)
 class EffectiveDepth(Record):
-    """Which blocks earn their place. plain: means over all tokens, rest: over those that are massive in no state.
+    """Which blocks earn their place. Blocks are numbered from 1, as in scans.
 
-    depth_of_use: the smallest number of leading blocks after which skipping each further one raises the loss by less
-    than the tolerance. Blocks are numbered from 1, as in scans.
+    Attributes:
+        plain: Means over all tokens.
+        rest: Means over the tokens that are massive in no state.
+        depth_of_use: The smallest number of leading blocks after which skipping each further one raises the loss by
+            less than the tolerance.
     """
 
     FORMAT = "depthscope.depth"

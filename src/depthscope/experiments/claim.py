@@ -16,11 +16,11 @@ Known = tuple[str, Number, float, float]  # of a claim that differs: that it can
 
 @dataclass(frozen=True)
 class Claim:
-    """`says` in the paper's sense, `value` as measured over `trials`; it holds when low <= value <= high.
+    """`says` in the paper's sense, `value` as measured over `trials`; the claim holds if low <= value <= high.
 
-    null is the value if there were nothing to it: no effect, a guess, the bound of another case, the arm without the
-    remedy. It lies outside the interval; else the claim could not fail. expected=False marks a claim that is known
-    not to hold here: it fails no run. A claim without an interval is a number that is reported, and not counted.
+    null is the value without the effect: no effect at all, a guess, the bound of another case, the arm without the
+    remedy. It lies outside the interval, or the claim could not fail. expected=False marks a claim that is known not to
+    hold here; it does not make a run fail. A claim without an interval is a number that is reported and not counted.
     """
 
     says: str

@@ -27,7 +27,7 @@ FORMAT = 1
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reproduction(Record):
-    """What one experiment gave: its settings, its numbers, and the claims that were held against them."""
+    """What one experiment gave: its settings, its numbers, and the claims that were tested on them."""
 
     FORMAT, VERSION = "depthscope.reproduction", 3  # 1 had no folder in some experiments with trainings, 2 no null
 
@@ -115,10 +115,16 @@ def home(folder: str | Path, name: str, *, smoke: bool) -> Path:
 def reproduce(
     name: str, *, smoke: bool = False, out: str | Path | None = None, executor: Any = None, **settings: Any
 ) -> Any:
-    """Run an experiment ("yu2023/fig2"), all of a paper ("yu2023") or "all"; settings replace the paper's sizes.
+    """Run an experiment ("yu2023/fig2"), all of a paper ("yu2023") or "all".
 
-    Gives a Reproduction, or a list of them for more than one. With out, figures and results.json are written there.
-    executor: who does the trainings that run side by side, as in compare().
+    Returns a Reproduction, or a list of them for more than one experiment.
+
+    Args:
+        name: The name of an experiment, a paper, or "all".
+        smoke: True runs at small sizes, in seconds.
+        out: A folder for figures and results.json.
+        executor: Who runs trainings that can run side by side, as for ds.compare.
+        **settings: Replace the settings of the experiment, such as depth=40.
 
     Examples:
         >>> ds.reproduce("yu2023/fig8", smoke=True).name

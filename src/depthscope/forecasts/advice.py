@@ -86,9 +86,12 @@ class Kind:
 
 @dataclass(frozen=True, eq=False)
 class Advice(Record):
-    """options: what was weighed, the model as it is first, then from mild to strong. chosen: the index of the best.
+    """The changes that were tried, and the one that is best.
 
-    lr: the rate that was asked for, if any.
+    Attributes:
+        options: The model as it is, then the changes from mild to strong.
+        chosen: The index of the best option.
+        lr: The learning rate that was asked for, if any.
     """
 
     FORMAT, VERSION = "depthscope.advice", 2  # 1 knew of no rate

@@ -44,11 +44,16 @@ def advise(
 ) -> Advice:
     """The mildest change that leaves `floor` of the signal different between tokens at the last block.
 
-    Arguments as for ds.forecast: a model and its inputs, a Scan (with depth= for more blocks than it has), or sizes.
-    most_growth: how much gradients may grow over all blocks, where their growth can be forecast (sizes). lr: a rate of
-    Adam(W) that it is to train at as well (sizes, and models that say their sizes). Weighed are, from mild to strong:
-    smaller scores (sizes), de-escalation by tau, tau with smaller scores, a lighter residual branch, another wiring; of
-    a model that is built, tau alone.
+    Tried are, from mild to strong: smaller scores (sizes), de-escalation by tau, tau with smaller scores, a lighter
+    residual branch, another wiring. For a model that is already built, only tau is tried.
+
+    Args:
+        source: A model, a Scan (with depth= for more blocks than it has), or None for sizes, as for ds.forecast.
+        inputs: Inputs of the model, as for ds.scan.
+        floor: The share of the signal that must differ between tokens after the last block.
+        most_growth: How much gradients may grow over all blocks, where their growth can be forecast (sizes).
+        lr: A learning rate of Adam or AdamW at which it should train, too (sizes, and reference models).
+        **choices: The other arguments of ds.forecast.
 
     Examples:
         >>> ds.advise(depth=12, n=64, d=64, h=4).floor
@@ -57,7 +62,9 @@ def advise(
     limits = Limits(floor, most_growth, lr)
     given = [name for name in ("tau", "site", "scores", "gain") if name in choices]
     if given:
-        raise UsageError(f"advise: {', '.join(given)} is what advice is about; leave it out, or use ds.forecast.")
+        raise UsageError(
+            f"advise: {', '.join(given)} is what advise finds by itself. Leave it out, or use ds.forecast."
+        )
     if isinstance(source, Scan):
         return _of_scan(source, inputs, limits, choices)
     now = Option(AS_IT_IS, {}, "", forecast(source, inputs, **choices))

@@ -37,7 +37,7 @@ def of_gain(
     gain: float, depth: int | None, n: int, t_sim: float | None, tau: float, design: dict[str, Any]
 ) -> Forecast:
     """One gain for all blocks: the closed form of theory/depth.py."""
-    refuse("one gain", "says what gain says", **design)
+    refuse("one gain", "is given by gain", **design)
     start = 1 / n if t_sim is None else t_sim
     after = torch.arange((depth or 12) + 1, dtype=torch.float64)
     each = gain * (1 - tau) ** 2
@@ -69,8 +69,10 @@ def of_design(depth: int | None, n: int, t_sim: float | None, change: Change, ch
         growth = growth_of_design(design, n, t_sim=start, tau=change.tau, scores=change.scores)
     elsewhere = change.tau > 0 and change.site != "block_out" and growth is not None
     wide = has_maps(design) and numbers_of_design(design)["score_variance"] * change.scores**2 > LARGEST
-    capped = [f"scores of a variance above {LARGEST:g}: attention narrows as one over the root of it"] if wide else []
-    assumed = [BY_LAW, NO_PASS, *capped, *(["gradients grow as with tau at block_out"] if elsewhere else [])]
+    capped = (
+        [f"variance of scores above {LARGEST:g}: attention is taken to narrow as one over its root"] if wide else []
+    )
+    assumed = [BY_LAW, NO_PASS, *capped, *(["growth of gradients is that of tau at block_out"] if elsewhere else [])]
     found = curves(_name(design, change), states, energies, assumed, growth)
     limit = limit_of(design, n, t_sim=start, **change._asdict(), diversity=float(found.t_div[-1]))
     return replace(found, tau=change.tau, rate_limit=limit)

@@ -26,7 +26,10 @@ from depthscope.traces.inputs import Batch
 from depthscope.traces.whole_weights import whole_weights
 
 BY_WEIGHTS = "weights are random to the part of the tokens that differs; the common part goes through the actual ones"
-ONE_SURVEY = "blocks are followed by the law of their tokens; the model ran to find the sites of the remedy"
+ONE_SURVEY = (
+    "no block was computed: the law of the tokens was followed through them; the model ran only to find the "
+    "remedy's sites"
+)
 
 
 def of_model(
@@ -37,7 +40,7 @@ def of_model(
     if inputs is None:
         here = next((p.device for p in model.parameters() if not p.is_meta), None)  # the others are on disk
         inputs = random_inputs(model, n).to(here)
-        assumed.append(f"inputs are random, {tuple(inputs.shape)}: none were given")
+        assumed.append(f"no inputs were given: random ones of shape {tuple(inputs.shape)} were used")
     if model.training and any(isinstance(m, nn.Dropout) and m.p > 0 for m in model.modules()):
         assumed.append("dropout is off, although the model is in training mode")
     entry = enter(model, inputs, blocks, stream=stream)

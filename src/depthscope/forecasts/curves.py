@@ -10,7 +10,7 @@ from depthscope.forecasts.record import Forecast
 from depthscope.theory.covariance import normed
 
 Pair = tuple[Tensor, Tensor]
-NO_PASS = "blocks are followed by the law of their tokens; nothing is computed in them"
+NO_PASS = "no block was computed: the law of the tokens was followed through them"
 
 
 def curves(

@@ -34,16 +34,23 @@ def forecast(
     gain: float | None = None,
     **design: Any,
 ) -> Forecast:
-    """Token similarity after every block, before anything is trained and without computing a block.
+    """Token similarity after every block, before anything is trained and without running tokens through the blocks.
 
-    source: a model, with inputs as for a scan (left out: random ones of n tokens); its embeddings are computed, and
-    laws flow through its blocks by its actual weights; ds.fix_ remedies and padding count; stream: one of several
-    ("encoder", "decoder"), by default the one with most blocks. A Scan: calibrated on the
-    blocks that were measured, up to depth. Without a source, sizes: n tokens (64) that start alike by t_sim (1/n when
-    left out), and the choices of ds.models.classic: depth, d, h (or heads), q, alpha, wiring, attention (softmax),
-    activation, weights, causal, output, bias; or instead of those the gain by which a block multiplies the odds
-    t_sim / t_div. A thousand blocks, or widths too large to build, are fine. tau: de-escalation in every block (the
-    sink form where causal), at block_out, or for sizes at another site; scores: a factor on what the softmax reads.
+    Args:
+        source: A model (forecast by its weights, with ds.fix_ remedies and padding), a Scan (calibrated on the blocks
+            that were measured), or None: then the sizes below are forecast.
+        inputs: Inputs of the model, as for ds.scan; without them, random ones of n tokens.
+        blocks: A pattern such as "encoder.layers.*", as for ds.scan.
+        stream: The stream to forecast, if there are several; by default the one with most blocks.
+        depth: The number of blocks (sizes), or up to which block a scan is continued.
+        n: The number of tokens (64 if left out).
+        t_sim: How alike the tokens are at the start (1/n if left out).
+        tau: De-escalation of this strength in every block (in causal models the sink form).
+        site: Where de-escalation acts, for sizes; otherwise at block_out.
+        scores: A factor on what the softmax reads.
+        gain: Instead of the design: the factor by which a block multiplies the odds t_sim / t_div.
+        **design: Choices of ds.models.classic: d, h, q, alpha, wiring, attention, activation, weights, causal, output,
+            bias.
 
     Examples:
         >>> ds.forecast(depth=24, n=64, d=64, h=4).t_sim.shape  # depth + 1

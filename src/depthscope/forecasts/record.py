@@ -16,11 +16,15 @@ from depthscope.theory.depth import critical_tau
 class Forecast(Record):
     """Token similarity, diversity and cosine before block 1 and after every block, (depth + 1,) each.
 
-    source: what was forecast. assumed: what the forecast takes for granted, in words. measured: how many of the first
-    blocks are not forecast but measured (of a scan). band: between which values t_sim lies in nine cases of ten, (2,
-    depth + 1): over models by their first blocks, of a forecast by weights over what it neglects. gradient_growth:
-    |dL/dX_{l-1}| / |dL/dX_l| of every block, (depth,). None where there is no theory. warnings: why this forecast
-    may be far off, in words; empty within its range. rate_limit: what decides on the learning rate.
+    Attributes:
+        source: What was forecast.
+        assumed: What the forecast assumes, in words.
+        measured: How many of the first blocks were measured and not forecast (from a scan).
+        band: Where t_sim lies in nine cases of ten, (2, depth + 1): over models with the same first blocks, or, for a
+            forecast by weights, over what it neglects.
+        gradient_growth: |dL/dX_{l-1}| / |dL/dX_l| of every block, (depth,); None where no theory is known.
+        warnings: Why this forecast may be far off, in words; empty if there is no reason.
+        rate_limit: What the largest learning rate depends on.
     """
 
     FORMAT = "depthscope.forecast"

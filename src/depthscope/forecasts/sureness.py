@@ -17,12 +17,13 @@ STEEPEST = 1.2  # slope of the log-odds of a block on those before it; more is a
 RANGE = 0.1  # of t_sim: a band this far from the curve is worth a warning
 SHARP = 2.0  # variance of scores that is worth a word
 WHY = {
-    "width": "Tokens have few channels: overlaps that it takes for zero are large",
-    "heads": "Heads or tokens are few: where attention looks is chance",
-    "structure": "The weights are not random (trained?), and it takes them for strangers to the tokens",
-    "again": "Blocks have the same weights, and each makes the error of the one before it again",
-    "draws": "Some steps have no law: tokens were drawn for them, and draws differ",
-    "unknown": "There is a step whose error is not known",
+    "width": "Tokens have few channels, so overlaps that the forecast takes for zero are large",
+    "heads": "There are few heads or tokens, so where attention looks is chance",
+    "structure": "The weights are not random (trained?), but the forecast assumes that they are independent of "
+    "the tokens",
+    "again": "Blocks share their weights, so each one repeats the error of the one before",
+    "draws": "Some steps have no known law; they ran on tokens drawn at random, and draws differ",
+    "unknown": "The error of one step is not known",
 }
 
 
@@ -78,7 +79,7 @@ def beyond_range(forecast: Forecast, laws: list[Law], variance: Tensor) -> list[
     scores = max((law.doubt.scores for law in laws if law.doubt is not None), default=0.0)
     sharp = f" Scores are sharp: their variance is {scores:.2g}." if scores > SHARP else ""
     return [
-        f"this forecast is beyond its range from block {first} on: t_sim may be off by {float(off.max()):.2f} "
+        f"this forecast cannot be trusted from block {first} on: t_sim may be off by {float(off.max()):.2f} "
         f"(block {worst}). {why}.{sharp} Scan the model to be sure."
     ]
 

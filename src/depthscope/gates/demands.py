@@ -36,7 +36,9 @@ def demanded(
             f"gate: min_diversity must lie in (0, 1]; got {min_diversity:g}. 0.05 asks for a twentieth of the signal."
         )
     if tolerance is not None and not 0 <= tolerance < 1:
-        raise UsageError(f"gate: tolerance must lie in [0, 1); got {tolerance:g}. 0.1 lets a tenth of diversity go.")
+        raise UsageError(
+            f"gate: tolerance must lie in [0, 1); got {tolerance:g}. 0.1 allows a tenth of the diversity to be lost."
+        )
     if tolerance is not None and not compared:
         raise UsageError(
             "gate: tolerance says what may be lost since an earlier state; there is none. Add against, or leave it out."

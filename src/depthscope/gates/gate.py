@@ -26,13 +26,16 @@ def gate(
     verdict: str | Iterable[str] | None = None,
     tolerance: float | None = None,
 ) -> Gate:
-    """Hold a scan to what is asked of it, every stream of the model for itself.
+    """Test whether a scan meets the demands, for every stream of the model. A NaN or infinity always fails.
 
-    Without thresholds the verdict decides: it passes where the verdict says that no fix is needed. verdict: the
-    statuses that pass instead. min_diversity: the share of the signal that must differ between tokens after the last
-    block, in (0, 1]; the verdict then decides only where diversity says nothing (vanished).
-    against: an earlier scan of the same model; of its diversity at most the share `tolerance` (0.1) may be lost, and a
-    verdict may not turn into one that needs a fix. A NaN or infinity always fails.
+    Args:
+        scan: The scan to test. Without any demand it passes if its verdict says that no fix is needed.
+        against: An earlier scan of the same model. At most the share `tolerance` of its diversity may be lost, and the
+            verdict may not turn into one that needs a fix.
+        min_diversity: The share of the signal that must differ between tokens after the last block, in (0, 1]. The
+            verdict then decides only where diversity means nothing (vanished).
+        verdict: The verdicts that pass, in place of all that need no fix.
+        tolerance: See against; 0.1 if left out.
 
     Examples:
         >>> model = ds.models.classic(depth=2, d=8, h=2)
@@ -104,8 +107,8 @@ def _verdict(scan: Scan, before: Scan | None, asked: Demands) -> Check:
         holds = found.status in asked.verdict
         return Check("verdict", scan.stream, holds, f"{said}; asked for: {', '.join(asked.verdict)}.")
     if asked.min_diversity is not None:
-        held = "means that diversity tells nothing" if found.status in USELESS else "leaves it to the diversity"
-        return Check("verdict", scan.stream, found.status not in USELESS, f"{said}, which {held}.")
+        held = "its diversity means nothing" if found.status in USELESS else "the diversity decides"
+        return Check("verdict", scan.stream, found.status not in USELESS, f"{said}; {held}.")
     needed = "and a fix is needed" if found.fix_needed else "and no fix is needed"
     if before is None:
         return Check("verdict", scan.stream, not found.fix_needed, f"{said}, {needed}.")

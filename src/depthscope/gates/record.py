@@ -43,7 +43,12 @@ class Judged:
 
 @dataclass(frozen=True, eq=False)
 class Gate(Record):
-    """Whether a model passes. asked: the thresholds that were given; notes: what a comparison may suffer from."""
+    """Whether a model passes.
+
+    Attributes:
+        asked: The demands that were made.
+        notes: What may make a comparison unreliable.
+    """
 
     FORMAT = "depthscope.gate"
 

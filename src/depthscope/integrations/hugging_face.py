@@ -21,10 +21,10 @@ CONSOLE = ("NotebookProgressCallback",)  # by name: its module needs IPython
 
 
 class TrainerCallback(transformers.TrainerCallback):
-    """Looks at the model every so many optimizer steps and logs through Trainer.log; .monitor has history and alarms.
+    """Scans the model every so many optimizer steps, and logs through Trainer.log; .monitor has history and alarms.
 
-    probe: a batch as the model takes it; None looks at the last training batch. Choices as for ds.Monitor; total is
-    the Trainer's own, log replaces Trainer.log. trainer: only where it is not the one that calls.
+    probe: a batch as the model takes it; None takes the last training batch. Other choices as for ds.Monitor; total is
+    the Trainer's own, and log replaces Trainer.log. trainer: only needed if another Trainer calls.
     """
 
     def __init__(self, probe: Any = None, every: int = 100, *, trainer: Any = None, **choices: Any) -> None:

@@ -21,11 +21,11 @@ else:
 
 
 class LightningCallback(Callback):
-    """Looks at the model every so many optimizer steps and logs to all loggers of the Trainer.
+    """Scans the model every so many optimizer steps, and logs to all loggers of the Trainer.
 
-    probe: a batch as the model takes it; None looks at the last training batch. model: the name of the part that is
-    looked at, "net" for self.net; None is the LightningModule itself, by its forward. Choices as for ds.Monitor; total
-    is the Trainer's own, log replaces its loggers. .monitor has history and alarms.
+    probe: a batch as the model takes it; None takes the last training batch. model: the name of the part to scan, "net"
+    for self.net; None is the LightningModule itself, by its forward. Other choices as for ds.Monitor; total is the
+    Trainer's own, and log replaces its loggers. .monitor has history and alarms.
     """
 
     def __init__(self, probe: Any = None, every: int = 100, *, model: str | None = None, **choices: Any) -> None:

@@ -56,8 +56,8 @@ class Memory:
             return self._of_segments(segments, remedy)
         if any(next(tensors_held(arguments.get(name)), None) is not None for name in WINDOWS):
             raise UsageError(
-                f"{remedy} must see the whole sequence; a part of it is in {', '.join(WINDOWS)}. Give the whole text, "
-                "and no memory."
+                f"{remedy} must see the whole sequence; got only a part of it, with {', '.join(WINDOWS)}. Give "
+                "the whole text, and no memory."
             )
         if not continues(arguments):
             return None

@@ -43,12 +43,13 @@ def resolve(
     reads = getattr(imported(name), "ids", None) if text and names_code(name) else None
     if text and (inputs or (names_code(name) and reads is None)):
         raise UsageError(
-            "--text: goes with presets and Hugging Face models alone; got --inputs or a model of your own."
+            "--text: works with presets and Hugging Face models only; got --inputs or a model of your own. Leave "
+            "it out."
         )
     if (offload or memory) and (names_code(name) or name in presets()):
         raise UsageError(
-            f"--offload, --memory: go with Hugging Face models alone; got {name!r}. A model of your own may come "
-            "dispatched by accelerate (device_map)."
+            f"--offload, --memory: work with Hugging Face models only; got {name!r}. Dispatch a model of your own "
+            "with accelerate (device_map)."
         )
     if names_code(name):
         model = call(name)
@@ -148,7 +149,7 @@ def hugging_face(
     except Exception as error:
         reason = str(error).strip().splitlines()[0]
         if "custom code" in reason:
-            reason = "it comes with code of its own, which is not run. Load it in a function, package.module:function"
+            reason = "it has code of its own, which is not run. Load the model in a function, package.module:function"
         raise UsageError(
             f"{name}: the model must load with transformers.AutoModel; {type(error).__name__}: {reason.rstrip('.')}. "
             "Look at the files of the folder, or copy it again."

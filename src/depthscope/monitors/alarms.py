@@ -54,7 +54,7 @@ def _low_diversity(scan: Scan, verdict: Verdict, step: int, floor: float | None)
     block = stays(curve < floor)
     if block is None:
         return None
-    text = f"From block {block} on less than {floor:.2g} of the signal differs between tokens (the floor)."
+    text = f"From block {block} on less than {floor:.2g} of the signal differs between tokens (the floor you set)."
     advice = (
         verdict.advice if verdict.fix_needed else f"ds.advise(monitor.alarmed, floor={floor:g}) looks for a change."
     )

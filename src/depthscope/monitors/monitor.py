@@ -26,16 +26,22 @@ GIVE_UP = 3  # looks in a row that fail
 
 
 class Monitor:
-    """Scans a probe batch every so many optimizer steps: call step(n) after each, and read should_stop.
+    """Scans a probe batch every so many optimizer steps: call step(n) after each step, and read should_stop.
 
-    model: as it is trained, in any wrapper. probe: one fixed batch, or a list of them, as for ds.scan; None looks at
-    the batch that was trained on last, by one more forward pass with dropout off. start: steps done already. around: a
-    context for the forward pass. Choices by name: total, metrics, attention, blocks, mask, stream, log, action, floor,
-    entropy_floor, patience, across (see depthscope.monitors.choices.Choices).
+    The first scan is made at once (without a probe: after the first step). If something is wrong with the model, the
+    probe or a choice, that is an error then. If a scan fails later, you get one warning, and the training goes on. If
+    several processes train together, all of them must call; the first one logs and warns, and all stop if one has
+    reason to.
 
-    The first look is now (without a probe: after the first step), and what is wrong with the model, the probe or a
-    choice is an error then. A look that fails later is a warning, once, and the training goes on. Where processes train
-    together all of them call, the first one logs and warns, and all stop where one has reason to.
+    Args:
+        model: The model as it is trained, in any wrapper.
+        probe: One fixed batch, or a list of them, as for ds.scan. None takes the last training batch, and runs it once
+            more with dropout off.
+        every: Optimizer steps between two scans.
+        start: The number of steps that were already done.
+        around: A context for the forward pass.
+        **choices: total, metrics, attention, blocks, mask, stream, log, action, floor, entropy_floor, patience, across;
+            see depthscope.monitors.choices.Choices.
     """
 
     @said_by("Monitor")

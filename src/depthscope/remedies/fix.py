@@ -40,23 +40,23 @@ def fix_(
 ) -> Fix:
     """Put a remedy into every block of a model, in place.
 
-    at: block_in, attn_in, sa_out (before the residual is added), sa_sum (after), ffn_in, ffn_sum or block_out; attn for
-    remedies of attention, weights for those of all weights, values for those of W_V and W_O; its own when None.
-    blocks: a pattern such as "encoder.layers.*" where the finder should not choose, or scan.blocks. stream: one of
-    several streams ("encoder", "decoder"); all where none is named, each in its own form.
-    causal: "auto" tries the model when it is called in a new way (other arguments, masks, training or not): do later
-    tokens move earlier ones? Where some do not, the remedy takes its causal form. "yes" and "no" say the form. What
-    leaks with the remedy in place, and does not without, is an error; "leak" insists on the remedy as it is, and every
-    result is labelled.
-    group: the torch.distributed group whose processes hold the parts of each sequence, in the order of their ranks.
+    Returns a handle: handle.undo(), or use it as a context. handle.describe() is data that fix_ takes in place of a
+    remedy. handle.save(folder) writes the fix beside the weights. A remedy that learns has one copy for each block,
+    among the model's parameters: fix first, then build the optimizer.
 
-    mask (B, n): 1 for tokens, 0 for padding, or a function of the model's arguments that returns it. By default the
-    attention_mask among the arguments, and what attention never looks at: padding that the model finds by itself.
-
-    Returns a handle: handle.undo(), or use it as a context; handle.describe() is data that fix_ takes in place of a
-    remedy. handle.save(folder) writes the fix beside the weights; ds.fix_(model, folder) puts it back, and all others
-    that were saved with it. A remedy that learns has one copy for each block, among the model's parameters: fix first,
-    then build the optimizer.
+    Args:
+        model: Any torch module.
+        remedy: A remedy, such as ds.remedies.DeEscalate(0.2), or the folder where fixes were saved.
+        at: The site: block_in, attn_in, sa_out (before the residual is added), sa_sum (after), ffn_in, ffn_sum or
+            block_out; attn for remedies of attention, weights or values for those of weights. None: the remedy's own.
+        blocks: A pattern such as "encoder.layers.*", or scan.blocks, instead of finding the blocks automatically.
+        stream: One of several streams ("encoder", "decoder"); by default all, each in its own form.
+        causal: "auto" tests each new way of calling the model: do later tokens change earlier ones? If not, the remedy
+            takes its causal form, and a remedy that leaks the future is an error. "yes" and "no" decide the form.
+            "leak" uses the remedy as it is, and every result is labelled.
+        group: The torch.distributed group whose processes hold the parts of each sequence, in the order of their ranks.
+        mask: (B, n), 1 for tokens and 0 for padding, or a function of the model's arguments that returns it. By default
+            the attention_mask among the arguments, and padding that the model's attention never looks at.
 
     Examples:
         >>> model = ds.models.classic(depth=2, d=8, h=2)
@@ -104,10 +104,9 @@ def fix_(
 
 
 def fixes(model: nn.Module) -> list[Any]:
-    """The handles of all that fix_ and without_ have put into a model, in the order in which it was.
+    """The handles of everything that fix_ and without_ have put into a model, in that order.
 
-    A copy of a fixed model, by copy.deepcopy or torch.load, has handles of its own: for fix in ds.fixes(copy):
-    fix.undo().
+    A copy of a fixed model (copy.deepcopy, torch.load) has its own handles: for fix in ds.fixes(copy): fix.undo().
 
     Examples:
         >>> ds.fixes(ds.models.classic(depth=2, d=8, h=2))

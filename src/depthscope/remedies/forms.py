@@ -122,7 +122,7 @@ class Forms:
             return "own"
         if fix.causal == "auto" and stream.kind == "unknown":
             raise CausalLeakError(
-                f"{remedy} uses all tokens, and nothing tells whether {type(fix.model).__name__} is causal: "
+                f"{remedy} uses all tokens, and it is not known whether {type(fix.model).__name__} is causal: "
                 f'{stream.why}. Pass causal="no" or causal="yes".'
             )
         if hidden and not hasattr(remedy, "causal_form"):

@@ -16,7 +16,8 @@ from depthscope.traces.installed import fixes_in
 from depthscope.traces.modules import modules_in
 
 RELOADED = (
-    f"the fix of this model is written beside its weights, in {FILE}; from_pretrained gives the model without it. "
+    f"the fix of this model is written beside its weights, in {FILE}; from_pretrained alone returns the model "
+    "without it. "
     "Put it back with ds.fix_(model, folder)."
 )
 NOT_ON_HUB = f"push_to_hub: the copy on the hub was sent before the fix was written; upload {FILE} beside the weights."

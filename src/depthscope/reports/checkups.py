@@ -36,7 +36,7 @@ def _stream(checkup: Checkup, stream: Recognised) -> list[Part]:
         ("tokens", f"{stages}; {stream.layout}"),
         ("attention", stream.attention),
         ("norms", stream.norms),
-        ("final norm", "yes, measured as its own site" if stream.final_norm else "none seen"),
+        ("final norm", "yes, measured at a site of its own" if stream.final_norm else "none seen"),
         ("steps", ", ".join(stream.steps) or "not told apart"),
         ("padding", stream.padding),
         ("fix_", f"can act at {', '.join(acts)}" if acts else "cannot act"),

@@ -192,19 +192,19 @@ def _caveat(comparison: Comparison, lane: Lane) -> list[str]:
     usual, score = _before_caveat(comparison, lane), comparison.score
     name, slow, fast = lane.arm.name.partition("@")[0], lane.mean("test", score.name), usual.mean("test", score.name)
     if math.isnan(slow) or math.isnan(fast):
-        return [f"{name} at {CAVEAT} ({rate_words(lane.lr)}): nothing to compare, because no run finished."]
+        return [f"{name} at {CAVEAT} ({rate_words(lane.lr)}): nothing can be compared, because no run finished."]
     reached = f"reaches {score.words(slow)}, at {rate_words(usual.lr)} {score.words(fast)}"
     here = f"{name} at {CAVEAT} ({rate_words(lane.lr)}) {reached}: "
     lost_slow, lost_fast = (score.nothing_learned(value, comparison.facts) for value in (slow, fast))
     pair = {usual.arm.name, lane.arm.name}
     differ = any(one.p < LEVEL for one in comparison.differences() if {one.better, one.worse} == pair)
     if lost_slow and lost_fast:
-        return [here + "the smaller rate does not save it here. A still smaller one might."]
+        return [here + "the smaller rate does not help it here. A still smaller one might."]
     if lost_fast or (differ and score.sign * (slow - fast) > 0):
-        return [here + "how badly it does beside the others is a matter of the rate; one rate for all overstates it."]
+        return [here + "how badly it does depends on the rate, and one rate for all overstates it."]
     if lost_slow or differ:
-        return [here + "the smaller rate is no help here."]
-    return [here + "the rate makes no difference that can be told."]
+        return [here + "the smaller rate does not help here."]
+    return [here + "no difference between the two rates can be shown."]
 
 
 def _before_caveat(comparison: Comparison, lane: Lane) -> Lane:
@@ -232,8 +232,8 @@ def rates_in_words(comparison: Comparison) -> str:
 def _budget(comparison: Comparison) -> str:
     epochs = comparison.recipe.epochs
     return (
-        f"The budget was {epochs_in_words(epochs)}: who learns fastest may be ahead now and not in the "
-        f"end. --epochs {3 * epochs} or more shows whether a lead lasts."
+        f"The budget was {epochs_in_words(epochs)}: an arm that learns fast may be ahead now and not in the end. "
+        f"--epochs {3 * epochs} or more shows whether a lead lasts."
     )
 
 

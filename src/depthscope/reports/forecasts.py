@@ -84,7 +84,7 @@ def gradients_in_words(forecast: Forecast) -> str:
     """What gradients do on their way back."""
     growth = forecast.gradient_growth
     if growth is None:
-        return "How gradients change is not known for this one."
+        return "How gradients change is not known for this forecast."
     middle = growth[len(growth) // 4 : len(growth) - len(growth) // 4]
     total = math.exp(min(float(growth.log().sum()), 700.0))
     return (

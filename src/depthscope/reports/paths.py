@@ -46,7 +46,7 @@ def checks(found: PathLengths) -> str:
         return said
     missed = "all" if found.response_error > 1 else f"{found.response_error:.0%}"
     return said + (
-        f" Frozen, the model is exact on these inputs alone: when its tokens are nudged by 1%, it misses {missed} of "
+        f" The frozen model is exact on these inputs alone: when its tokens change by 1%, it misses {missed} of "
         "the change, because attention and norms react too."
     )
 

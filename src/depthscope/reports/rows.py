@@ -159,7 +159,7 @@ def _cell(value: float, block: int) -> str:
 
 
 REST = (
-    "rest: t_sim without massive tokens, whose norm is over 5 times the median and which rule t_sim; core: t_div "
+    "rest: t_sim without massive tokens, whose norm is over 5 times the median and which decide t_sim; core: t_div "
     "without outliers and shared massive channels."
 )
 RANGES = (

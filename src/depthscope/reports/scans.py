@@ -93,7 +93,7 @@ def comparison(before: Scan, after: Scan) -> Sheet:
     """Two scans of one model side by side, before and after a remedy."""
     names, cells = side_by_side(before, after)
     verdicts = " -> ".join(scan.verdict.status.upper() for scan in (before, after))
-    still = "nothing changed. This remedy starts as the plain model; it acts once trained."
+    still = "nothing changed: at the start this remedy leaves the model as it is. It acts once it is trained."
     why = [still] if _unchanged(before, after) else []
     body: list[Part] = [
         Grid(names, cells, fold=None),

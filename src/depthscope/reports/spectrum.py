@@ -98,23 +98,26 @@ def in_words(spectrum: Spectrum) -> list[str]:
     )
     if bool(spectrum.ties.any()):
         tied = [str(i + 1) for i in spectrum.ties.nonzero().flatten().tolist()]
-        lines.append(f"Ties in blocks {', '.join(tied[:8])}: several pairs dominate, so that rank one is not the end.")
+        lines.append(
+            f"Ties in blocks {', '.join(tied[:8])}: several pairs dominate equally, so tokens do not end on one line."
+        )
     if bool((spectrum.negative_scales > 0).any()):
         worst = int(spectrum.negative_scales.argmax())
         lines.append(
-            f"Norms with negative scales, which turn eigenvalues round: {int((spectrum.negative_scales > 0).sum())} "
+            f"Norms with negative scales, which change the sign of eigenvalues: "
+            f"{int((spectrum.negative_scales > 0).sum())} "
             f"blocks, most in block {worst + 1} ({float(spectrum.negative_scales[worst]):.0%} of its channels)."
         )
     lines.append(
         "This is about attention and its skip alone, repeated with the same attention. Feed-forward networks and "
-        "biases are not in it, and smoothing is no fault by itself: depthscope scan measures what the tokens really do."
+        "biases are left out. Smoothing alone is no fault: depthscope scan measures what the tokens really do."
     )
     return lines
 
 
 def _meaning(count: dict[str, int]) -> str:
     if not count["smooth"] + count["sharpen"]:
-        return "Repeated as it is, such a block lets what tokens share and what differs between them grow at one rate."
+        return "If such a block is repeated, what tokens share and what differs between them grow at the same rate."
     if count["smooth"] >= count["sharpen"] + count["neither"]:
-        return "A block that smooths, repeated as it is, makes tokens all alike (over-smoothing)."
-    return "A block that sharpens, repeated as it is, keeps tokens apart: what differs between them grows fastest."
+        return "If a block that smooths is repeated, all tokens become alike (over-smoothing)."
+    return "If a block that sharpens is repeated, tokens stay apart: what differs between them grows fastest."

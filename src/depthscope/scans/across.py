@@ -49,8 +49,8 @@ def _check_same(batch: Batch, cut_over: Sequence[Any]) -> None:
     for group in cut_over:
         if any(other != own for other in _gathered(own, group)):
             raise UsageError(
-                "processes that share the weights of a model must give the same inputs; theirs differ. Give all the "
-                'same, or let each scan its own by across="world".'
+                "processes that share the weights of a model must give the same inputs; theirs differ. Give all of "
+                'them the same inputs, or pass across="world".'
             )
 
 

@@ -16,7 +16,7 @@ from depthscope.scans.state_numbers import float64
 
 UNCERTAIN = 0.1  # a relative error above this is said aloud
 WHY = {
-    "delta": "the few vectors that were tried may have missed its direction",
+    "delta": "only a few vectors were tried, and they may have missed its direction",
     "lambda_2": "eigenvalues of attention that is far from symmetric move with every rounding, and powers that would "
     "bound them cost too much in a scan beyond 128 tokens (ds.metrics.lambda_2(P) bounds it up to 512)",
 }
@@ -92,7 +92,7 @@ class Heads:
             error = self.residuals["mu_2"]
             notes.append(f"mu_2 is from {self.sampled} random channels (sample=), standard error up to {error:.1%}")
         if self.without_tokens:
-            notes.append("omega and mu are not known: the tokens that attention reads could not be told")
+            notes.append("omega and mu are not known, because the tokens that attention reads could not be found")
         notes += self.kinds
         missing = self.counts.count(0)
         if self.means and missing:

@@ -20,7 +20,9 @@ def kind_notes(reading: Reading) -> list[str]:
             "values, whose rows are no probabilities"
         )
     if any(a.sink for a in shown):
-        notes.append("attention has a sink that is no token: rows sum to less than one and are measured as they are")
+        notes.append(
+            "attention has a sink that is not a token: its rows sum to less than one and are measured as they are"
+        )
     crossing = [a for a in reading.mixers() if a.kind == "cross"]
     entropies = [v for a in crossing if a.numbers for row in a.numbers.values.get("attention_entropy", []) for v in row]
     if crossing:

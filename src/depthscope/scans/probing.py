@@ -28,7 +28,7 @@ PROBED = (
     "token by token, in {few} of {sequences} sequences: the numbers of heads are of the matrix that carries values "
     "from token to token"
 )
-AVERAGED = "every channel is mixed by a matrix of its own: the numbers are of their mean"
+AVERAGED = "every channel is mixed by its own matrix: the numbers are those of the mean matrix"
 
 
 def probe(model: nn.Module, batch: Batch, reading: Reading, metrics: list[Any]) -> list[str]:

@@ -52,10 +52,10 @@ class Reading:
     def _note_ways(self) -> None:
         if self.log.frames.assumed:
             which = "attention over whole sequences" if self.mixers() else "attention"
-            self.notes.append(f"no {which} was seen, so the last axis but one was taken for the tokens")
+            self.notes.append(f"no {which} was seen, so the second-last axis was taken for the tokens")
         if not all(a.steps for a in self.anatomies):
             self.notes.append(
-                "the residual stream inside the blocks could not be followed: no steps, no norm placement"
+                "the residual stream inside the blocks could not be followed, so steps and norm placement are not known"
             )
 
     @property

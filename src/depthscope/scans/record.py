@@ -32,11 +32,11 @@ JUDGED = (  # kept per sequence
 
 @dataclass(frozen=True, eq=False)
 class Scan(Record):
-    """What was measured. State 0 is the input of block 1, state l the output of block l.
+    """What was measured. State 0 is the input of block 1; state l is the output of block l.
 
-    scan["t_sim"]: depth + 1 values for a state metric, depth values for a step or attention metric (steps: the whole
-    block; attention: the mean over heads), a tuple for a pair such as "xi". per_step() and per_head() have the rest.
-    before: a scan of the same model without the remedy, shown and saved beside this one.
+    scan["t_sim"] has depth + 1 values for a metric of states, and depth values for a metric of steps (whole blocks) or
+    of attention (the mean over heads); it is a tuple for a pair such as "xi". per_step() has the steps inside blocks,
+    and per_head() the single heads. before: a scan of the same model without the remedy, shown and saved with this one.
     """
 
     FORMAT = "depthscope.scan"

@@ -65,19 +65,18 @@ def scan(
 ) -> Scan:
     """Measure how alike the tokens are after every block of a model, and what makes them so.
 
-    inputs: a tensor, a tuple (positional arguments), a mapping (keyword arguments), or an iterable of those (averaged).
-    metrics: names from ds.metrics; by default all that are fast; a state metric may be restricted to positions, as in
-    "t_sim[0:16]", "t_sim[-16:]" or "t_sim[1/4]" (the first of four equal parts), padding not counted. mask (B, n): 1
-    for tokens, 0 for padding; by default the attention_mask among the inputs. blocks: a pattern where the finder should
-    not choose, such as "encoder.layers.*", or scan.blocks. stream: which of several streams the scan is of ("encoder",
-    "decoder"), by default the one with most blocks; scan.streams has them all. attention=False leaves the heads out.
-    gradients: a function of the model's output that returns a scalar loss; adds gradient norms. on_block is called with
-    the number of blocks seen so far. across: a torch.distributed group, or "world": each of its processes calls scan
-    with batches of its own, as many as the others, and all get the scan of all batches. sample: so many random channels
-    stand for all in mu_2, which otherwise costs n min(n, d) for each token and head; scan.residuals has its error.
-
-    Batches are streamed: of each its numbers stay, which add up; scan.errors has standard errors over batches. The
-    model runs as it is (train or eval) and is left as it was.
+    Args:
+        model: Any torch module. It runs as it is (train or eval), and is left as it was.
+        inputs: A tensor, a tuple (positional arguments), a mapping (keyword arguments), or an iterable of such batches.
+        metrics: Names from ds.metrics; by default all fast ones; "t_sim[0:16]" and "t_sim[1/4]" take some positions.
+        mask: (B, n), 1 for tokens and 0 for padding; by default the attention_mask among the inputs.
+        blocks: A pattern such as "encoder.layers.*", or scan.blocks; by default the blocks are found automatically.
+        stream: The stream to return, if there are several ("encoder", "decoder"); scan.streams has all of them.
+        attention: False leaves out the attention heads, which cost most.
+        gradients: A function of the model's output that returns a scalar loss; adds gradient norms.
+        on_block: Is called with the number of blocks seen so far.
+        across: A torch.distributed group, or "world": each process scans its own batches, and all get the same scan.
+        sample: Measure mu_2 in this many random channels instead of all; scan.residuals has the error.
 
     Examples:
         >>> model = ds.models.classic(depth=2, d=8, h=2)

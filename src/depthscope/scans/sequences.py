@@ -64,8 +64,8 @@ class Sequences:
         if kept == self.count:
             return []
         return [
-            f"curves of single sequences, on which the verdict rests, are of {kept} of {self.count} sequences (every "
-            f"{self.every}th batch), so that memory does not grow; all means are of all sequences"
+            f"the verdict rests on {kept} of {self.count} sequences (every {self.every}th batch), so that memory "
+            "does not grow; all means are over all sequences"
         ]
 
 

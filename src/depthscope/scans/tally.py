@@ -136,9 +136,11 @@ def _told(model: nn.Module, reading: Reading) -> list[str]:
     """What a reader should know of how a batch was measured."""
     notes = []
     if reading.without_dropout is not None:
-        notes.append("dropout was on: its noise counts as diversity, so the verdict rests on a second run without it")
+        notes.append(
+            "dropout was on, and its noise counts as diversity; so the verdict rests on a second run without dropout"
+        )
     if reading.gradients and _share_weights(model, reading):
-        notes.append("blocks share weights: the gradient norm of a shared weight is that of all its uses together")
+        notes.append("blocks share weights; the gradient norm of a shared weight is that of all its uses together")
     return notes
 
 

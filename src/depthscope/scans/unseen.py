@@ -16,8 +16,8 @@ from depthscope.traces.sure_survey import along, moving_axis
 from depthscope.traces.token_axis import Frames
 
 NOT_MEASURED = (
-    "tokens are mixed without a softmax that could be seen: "
-    "delta, lambda_2 and all other numbers of heads were not measured"
+    "tokens are mixed without a softmax that could be seen, so delta, lambda_2 and all other numbers of heads "
+    "were not measured"
 )
 
 
@@ -34,7 +34,7 @@ def settled(model: nn.Module, batch: Batch, reading: Reading, *, needed: bool) -
     look = partial(moving_axis, model, paths, source.shape, taken, batch.args, batch.kwargs)
     axis = run_model(model, look)
     if axis is None and needed:
-        raise AttentionNotSeenError(_told(reading, "no token was seen to move another one"))
+        raise AttentionNotSeenError(_told(reading, "no token was seen to change another one"))
     return None if axis in (None, taken) else along(source.shape, axis)
 
 

@@ -160,7 +160,7 @@ def _slowly_alike(case: Case) -> Verdict | None:
         return None
     start = stays((case.found.same & slow).sum(-1) >= len(slow) / 2)
     end = float(case.found.value[-1, slow].mean())
-    text = f"Tokens are alike (t_div {end:.2g}) but came there slowly, by {pace - 1:.1%} a block.{case.why}"
+    text = f"Tokens are alike (t_div {end:.2g}), but became so slowly, by {pace - 1:.1%} a block.{case.why}"
     return case.verdict("escalating", text + case.because, TRAINS, block=start, pace=pace, fix_needed=False)
 
 

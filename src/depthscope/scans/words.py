@@ -33,7 +33,7 @@ def how_lost(found: Evidence, chosen: Tensor, start: int, pace: float) -> str:
 
 def all_the_same(found: Evidence, chosen: Tensor, floor: int, dtype: str) -> str:
     """Whose tokens are the same up to rounding, from block `floor` on."""
-    others = "" if found.value[-1].equal(found.t_div[-1]) else " (outliers and massive ones apart)"
+    others = "" if found.value[-1].equal(found.t_div[-1]) else " (except outliers and massive ones)"
     end = float(found.value[-1, chosen].mean())
     return f"all tokens{others} are the same from block {floor} on, as far as {dtype} can tell (t_div {end:.1e})"
 
@@ -91,7 +91,7 @@ def massive_words(scan: "Scan", found: Evidence) -> str:
     block = int(apart.argmax())  # where they hide most
     ratio = float((with_them[-1] / without[-1]).log().abs().nan_to_num(0.0))
     if float(apart[block]) < HIDDEN and ratio < math.log(DISAGREE):
-        return f"{who_is_massive(scan.massive, scan.samples)}, and hides nothing."
+        return f"{who_is_massive(scan.massive, scan.samples)}, and does not hide the others."
     largest = max(scan.massive, key=lambda one: one.times * one.sequences)
     grown = f", {_similar(without, largest.block)} after block {largest.block}" if largest.block < block else ""
     return (

@@ -171,7 +171,7 @@ def find_blocks(log: Log, model: nn.Module, *, named: bool) -> Found:
     blocks = _paired(log, families[best])
     notes = _others(log, best, families, ranked)
     if len(blocks) < len(families[best]):
-        notes.append(f"{best}: attention and feed-forward come as separate entries; each pair is one block")
+        notes.append(f"{best}: attention and feed-forward network are separate entries; each pair is one block")
     pattern = template(families[best][0].paths[0]) if named else best
     return Found(pattern, blocks, notes)
 

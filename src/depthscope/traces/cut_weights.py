@@ -13,8 +13,8 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 PARALLEL = "torch.distributed.tensor"  # where hooks of parallel plans are from
 WHOLE: WeakSet[nn.Module] = WeakSet()  # models that run as one process runs them, for a while (whole_weights.py)
 IN_ONE = (  # for the reader of a scan
-    "weights are cut over processes that compute parts of a pass: the model ran as one process runs it, with the "
-    "weights of one block put together at a time"
+    "processes share the weights and compute parts of a pass; for the scan each process ran the whole model, "
+    "with the weights of one block put together at a time"
 )
 
 

@@ -37,7 +37,7 @@ class Entry:
     @property
     def notes(self) -> list[str]:
         """What a reader should know: the wrappers that were looked through."""
-        return [f"looked through {_wrapper_name(wrapper)} at the model inside" for wrapper in self.wrappers]
+        return [f"looked at the model inside {_wrapper_name(wrapper)}" for wrapper in self.wrappers]
 
     def batches(self) -> Iterator[Batch]:
         """The batches of the inputs, each with its padding mask."""

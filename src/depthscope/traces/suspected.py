@@ -20,13 +20,13 @@ def suspicion(model: nn.Module, args: tuple, kwargs: dict[str, Any], shape: tupl
     name = "" if told else _mask_of_unknown_sense(model, args, kwargs, shape)
     if name:
         raise MaskError(
-            f"{name} may be a mask of padding, and no attention shows which of its tokens are left out. Pass mask= "
+            f"{name} may be a padding mask, but no attention shows which of its tokens are left out. Pass mask= "
             "with 1 for a token and 0 for padding."
         )
     found = _padding_ids(model, args, kwargs, shape)
     if not found:
         return ""
-    who = "attention looks at them" if told else "no attention shows whether it looks at them"
+    who = "attention looks at them" if told else "nothing shows whether attention looks at them"
     return (
         f"{found} tokens at the ends of sequences are the padding id, and {who}: they are counted. "
         "Pass mask= to leave them out"

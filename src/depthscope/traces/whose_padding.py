@@ -13,8 +13,8 @@ from torch import Tensor
 from depthscope.errors import MaskError
 from depthscope.traces.unseen_keys import KeysUnseen, agreed
 
-READ_OFF = "padding was read off attention: keys that no query sees are not counted"
-HANDED = "padding is what the mask says that the model hands to its blocks"
+READ_OFF = "padding was found by looking at attention: keys that no query sees are not counted"
+HANDED = "padding is what the mask says which the model hands to its blocks"
 
 
 def left_aside(mask: Tensor) -> str:

@@ -79,7 +79,7 @@ def save(
     except OSError as error:
         _remove(part)
         last = folders(folder)
-        kept = f"{last[0].name} is whole, and the run can go on from it" if last else "there is none before it"
+        kept = f"{last[0].name} is whole, and the run can continue from it" if last else "there is none before it"
         raise CheckpointError(
             f"{target}: a checkpoint must be written whole; {error.strerror or error}. Of the earlier ones {kept}. "
             "Make room on the disk or choose another folder, and run the same command again."
@@ -100,7 +100,10 @@ def latest(folder: str | Path) -> Saved | None:
         except (_NotWholeError, RecordError, OSError) as error:
             ignored.append(f"{path.name}: {error}")
     if ignored:
-        warnings.warn(f"{folder}: no checkpoint is whole, and the run begins anew: {'; '.join(ignored)}", stacklevel=2)
+        warnings.warn(
+            f"{folder}: no checkpoint is whole, so the run starts again from the beginning: {'; '.join(ignored)}",
+            stacklevel=2,
+        )
     return None
 
 
@@ -117,7 +120,7 @@ def refuse_other_settings(folder: str | Path | None, earlier: Run, run: Run) -> 
         data = " (Another fingerprint: other data, another vocabulary, or cut another way.)"
         said = "; ".join(found) + (data if earlier.fingerprint != run.fingerprint else "")
         raise CheckpointError(
-            f"{folder}: a run goes on with the settings that it began with; {said}. "
+            f"{folder}: a run must continue with the settings that it began with; {said}. "
             "Give those settings again, or another folder."
         )
 

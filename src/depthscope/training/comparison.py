@@ -31,12 +31,16 @@ class Difference:
 
 @dataclass(frozen=True, eq=False)
 class Comparison(Record):
-    """All lanes of a comparison on one task. facts: of the data; base and recipe: what all arms share.
+    """All arms of a comparison on one task.
 
-    Of the facts, score is the number of the test split by which arms are ranked, count what it is a mean over, chance
-    what one gets without looking.
-    steps: of one run. rates: how learning rates were chosen, in words; "" when all were given. reused: how many runs
-    were in the folder already, done by an earlier comparison.
+    Attributes:
+        facts: What is known of the data. score is the number of the test split by which arms are ranked, count is over
+            how many it is a mean, and chance is what a guess gets.
+        base: The model that all arms share.
+        recipe: The training that all arms share.
+        steps: The steps of one run.
+        rates: How learning rates were chosen, in words; "" when all were given.
+        reused: How many runs were already in the folder, from an earlier comparison.
     """
 
     FORMAT = "depthscope.comparison"

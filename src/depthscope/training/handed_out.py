@@ -90,7 +90,8 @@ class HandedOut(Generic[Key]):
 
     def _again(self, call: Call[Key], lost: Lost) -> None:
         warnings.warn(
-            f"{call.label}: its worker was lost ({lost.why}); it is submitted again, {call.tries + 1} of {TRIES}.",
+            f"{call.label}: its worker was lost ({lost.why}); the job is submitted again, try {call.tries + 1} "
+            f"of {TRIES}.",
             stacklevel=3,
         )
         self.submit(Call(call.key, call.label, call.function, call.arguments, call.tries + 1))

@@ -74,5 +74,5 @@ def _earlier(path: Path) -> Run | None:
     try:
         return Run.load(path)
     except DamagedError as error:
-        warnings.warn(f"the training goes on from its checkpoints, where there are any: {error}", stacklevel=3)
+        warnings.warn(f"the training continues from its checkpoints, if there are any: {error}", stacklevel=3)
         return None

@@ -76,7 +76,7 @@ def _trained(job: Job, asker: Asker) -> Run | str | None:
     if status == BUSY:
         return None
     if not ended:
-        return f"stopped on {socket.gethostname()}: nobody waits for it any more"
+        return f"stopped on {socket.gethostname()}: the process that asked for it has ended"
     words = _last_words(job, begun, status)
     if status < 0 or status == STOPPED:
         raise WorkerLostError(words)

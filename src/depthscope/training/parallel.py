@@ -83,7 +83,7 @@ def check_processes(found: int, asked: int | None) -> None:
         raise UsageError(
             f"train: {asked or started} processes must train together; {found} do (WORLD_SIZE is {started}). Start "
             f"them with: torchrun --nproc-per-node {asked or started} -m depthscope train ... "
-            "(accelerate launch runs one process on CPUs without saying so.)"
+            "(On CPUs accelerate launch runs one process without saying so.)"
         )
 
 

@@ -258,8 +258,8 @@ def in_words(search: Search, own: Sequence[str]) -> str:
     edge = [arm for arm in search.studies if at_the_edge(search.completed(arm))]
     if edge:
         said.append(
-            f"Of {', '.join(edge)} the best rate is the largest or the smallest that was tried: a better one may lie "
-            f"beyond it. --search {search.trials + 2} tries further."
+            f"Of {', '.join(edge)} the best rate is the largest or the smallest that was tried: a better one may "
+            f"lie beyond. --search {search.trials + 2} tries further."
         )
     if own:
         said.append(f"Arms with a rate of their own were not searched: {', '.join(own)}.")

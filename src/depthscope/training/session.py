@@ -75,7 +75,7 @@ class Session:
                 self.done += 1
                 self._at_the_end_of_a_step()
             if self._any(stop.asked) and run.status == "running":
-                run.status, run.reason = "stopped", f"asked to after {self.done} of {total} steps"
+                run.status, run.reason = "stopped", f"asked to stop after {self.done} of {total} steps"
         if run.status != "stopped" and not run.final:
             for split in ("train", "valid", "test"):
                 run.final[split] = self._evaluate(split, final=True)

@@ -1,4 +1,4 @@
-"""Is the advice good? Random designs: what the advisor chooses from sizes alone is built, applied and measured.
+"""Is the advice good? The advisor chooses changes for random designs from sizes alone; they are built and measured.
 
 depthscope reproduce beyond/advisor     about 4 minutes on two cores, 60 designs of 12 to 64 blocks.
 """

@@ -1,18 +1,19 @@
-"""Which causal form, site and strength of de-escalation serves a language model, and how deep? A rate for each arm.
+"""Which causal form, site and strength of de-escalation suits a language model, at which depth? Each arm has its rate.
 
-In the middle stands DeEscalate in the form sink at ffn_in with tau = 1; from there one thing is changed at a time: the
-form (prefix, past), the site (block_out, sa_sum), tau (0.5, 0.3). Post-norm and pre-norm stand beside it, and the three
-are also trained at other depths. Transformer-XL on characters of pydoc. Every arm has the rate of least validation loss
-among the rates of the grid with the first seed, the same grid for all; no rate is chosen by the test split.
+The base is DeEscalate in the form sink at ffn_in with tau = 1. From there one thing is changed at a time: the form
+(prefix, past), the site (block_out, sa_sum), or tau (0.5, 0.3). Post-norm and pre-norm are trained beside it; these
+three are also trained at other depths. The model is a Transformer-XL on characters of pydoc. The rate of every arm is
+the one with the least validation loss for the first seed, from the same grid for all; no rate is chosen by the test
+split.
 
 depthscope reproduce beyond/causal_de_escalation     some 25 minutes on two cores, judged by a smaller run: 60 trainings
 of 192 steps, 2 seeds.
 
-A short run (24 blocks, one seed, 160 steps) had tau = 0.3 beside pre-norm and tau = 1 behind post-norm: what the
-claims took from earlier notes is known to differ. The budget is small: 100,000 characters, far from converged, two
-seeds, one of which chose the rate. Differences of a few hundredths of a nat are not to be believed; --set trials=3
---set steps=1000 --set depths=[12,60] takes hours. What the analysis of the paper says of causal models at
-initialisation is in beyond/causal_escalation.
+In a short run (24 blocks, one seed, 160 steps) tau = 0.3 was level with pre-norm and tau = 1 was behind post-norm, so
+claims that came from earlier notes are known to differ. The budget is small: 100,000 characters, far from converged,
+and two seeds, one of which chose the rate. Do not trust differences of a few hundredths of a nat; --set trials=3 --set
+steps=1000 --set depths=[12,60] takes hours. What the paper's analysis says about causal models at initialisation is in
+beyond/causal_escalation.
 """
 
 import math

@@ -1,12 +1,12 @@
 """Does the analysis of escalation hold in decoders? The paper's quantities in causal post-norm models, before training.
 
-Theorem 2.6 promises that attention makes tokens alike where omega + delta < 1. Causal attention does not meet it: even
-uniform causal P has delta > 1 from 17 tokens on (it is 0 without the mask), and omega is large in the first block
-besides, for the first tokens receive most. So the theorem says nothing here, and the escalation comes nevertheless.
-What is measured instead: mu_1 and mu_2, what a head really keeps of the mean and of the differences (eq. (10)): the
-expected step escalates where mu_1 > mu_2, which needs no bound; xi_1 / xi_2, what a block did to t_sim / t_div; and,
-because a causal model has no one set of tokens but one for each position, the diversity of every prefix, t_div of
-tokens 1 .. k.
+Theorem 2.6 promises that attention makes tokens alike if omega + delta < 1. Causal attention does not meet this
+condition: even uniform causal P has delta > 1 from 17 tokens on (without the mask it is 0), and omega is large in the
+first block, because the first tokens receive most of the attention. So the theorem says nothing here, but tokens grow
+alike all the same. Three things are measured instead. mu_1 and mu_2 are what a head keeps of the mean and of the
+differences (eq. (10)); tokens grow alike in expectation if mu_1 > mu_2, which needs no bound. xi_1 / xi_2 is what a
+block did to t_sim / t_div. And since every position of a causal model sees other tokens, we measure the diversity of
+every prefix: t_div of tokens 1 .. k.
 
 depthscope reproduce beyond/causal_escalation     about 10 s: 24 blocks, Gaussian tokens, 3 models a kind.
 """

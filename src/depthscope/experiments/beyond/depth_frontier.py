@@ -1,12 +1,12 @@
-"""How deep can digits be learned, if every design gets the rate that its forecast bears? Up to a thousand blocks.
+"""How deep can digits be learned, if every design gets the learning rate that its forecast allows? To 1,000 blocks.
 
-Nothing is searched: the rate of an arm at a depth is the largest one forecast (ds.forecast(...).largest_rate), to one
-digit, and at most `most`. A depth is learned when the test accuracy reaches `mark`; an arm that does not learn a depth
-is not tried at greater ones. What one update of all blocks does to the output decides: with branches of 1 / L and norms
-without weights (the wiring even_steps) it is the same at any depth.
+There is no search: the rate of an arm at a depth is the largest one that is forecast (ds.forecast(...).largest_rate),
+to one digit, and at most `most`. A depth counts as learned when the test accuracy reaches `mark`; an arm that does not
+learn a depth is not tried at greater ones. What counts is how far one update of all blocks moves the output. With
+branches of 1 / L and norms without weights (the wiring even_steps) that is the same at any depth.
 
 depthscope reproduce beyond/depth_frontier     two hours on one core, of which 20 minutes are 1,000 blocks twice;
---set depths=[24,100] takes 10 minutes. With --set folder=FOLDER a run that is stopped goes on.
+--set depths=[24,100] takes 10 minutes. With --set folder=FOLDER a stopped run can be continued.
 """
 
 import math

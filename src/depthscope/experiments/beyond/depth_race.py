@@ -1,8 +1,8 @@
-"""How deep can each one be trained? Post-norm, pre-norm and de-escalated post-norm from 6 to 80 blocks, one budget.
+"""How deep can each design be trained? Post-norm, pre-norm and de-escalated post-norm, 6 to 80 blocks, one budget.
 
-All have the same rate, steps, weights and data order per seed. Two readings that this race does not allow: post-norm's
-failure is one at this rate (beyond/learning_rate), and pre-norm's lag may be one of speed: at 24 blocks (yu2023/fig6)
-it ties with the de-escalated model after 20 epochs; at other depths that was not tried.
+All have the same rate, steps, weights and data order for each seed. Two limits: post-norm fails at this rate, and not
+at smaller ones (beyond/learning_rate). And pre-norm may only be slower: at 24 blocks (yu2023/fig6) it ties with the
+de-escalated model after 20 epochs; other depths were not tried.
 
 depthscope reproduce beyond/depth_race     about 5 minutes on two cores: digits, 5 depths, 6 epochs, 2 seeds.
 """

@@ -1,8 +1,8 @@
-"""Is the feed-forward network neutral? Yu & Zhang 2023 take it so; tokens that differ say no, nearly equal ones yes.
+"""Is the feed-forward network neutral, as Yu & Zhang 2023 assume? Not while tokens differ; yes once they are alike.
 
-A ReLU network sends tokens of cosine 0 to tokens of cosine kappa(0) = 1/pi, so that it alone makes tokens alike; near
-collapse kappa'(1) = 1, and it leaves them as far apart as they are. Post-norm blocks with attention and without: the
-growth of log(t_sim / t_div) is measured at the network and at attention, and forecast by two numbers.
+A ReLU network turns tokens of cosine 0 into tokens of cosine kappa(0) = 1/pi, so the network alone makes tokens alike.
+Near collapse kappa'(1) = 1, and the network changes similarity no more. In post-norm blocks with and without attention,
+the growth of log(t_sim / t_div) by the network and by attention is measured, and forecast from two numbers.
 
 depthscope reproduce beyond/ffn_not_neutral     about 15 s on two cores: 4 networks, attention on and off, 16 blocks.
 """

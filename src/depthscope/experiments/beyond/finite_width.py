@@ -1,10 +1,10 @@
-"""How wide must a model be for Theorem 2.6? For softmax attention d = 8 will do, for lazy uniform attention no width.
+"""How wide must a model be for Theorem 2.6? For softmax attention d = 8 is enough, for lazy uniform attention no width.
 
-Theorem 2.6 of Yu & Zhang 2023 asks for omega + delta < 1 and for "d sufficiently large". With the exact E[r] the second
-condition can be looked at: the share of pairs (X, P) with omega + delta < 1 for which the bound (16) is above E[r].
+Theorem 2.6 of Yu & Zhang 2023 asks for omega + delta < 1 and for "d sufficiently large". The exact E[r] lets us test
+the second condition: we count the pairs (X, P) with omega + delta < 1 for which the bound (16) lies above E[r].
 
 depthscope reproduce beyond/finite_width     about 5 s on two cores. P = s I + (1 - s) 1 1^T / n has delta = mu_2 = s
-and omega = 0: nothing is lost in (11), so that any E[eta] > 0, however small, breaks the bound.
+and omega = 0: (11) is an equality there, so any E[eta] > 0, however small, breaks the bound.
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,10 @@
 """How far to trust a forecast: random designs, each built, scanned and forecast by its weights and by its sizes alone.
 
-Nothing in the curves is fitted. By weights, the common part of the tokens goes through the actual matrices; by sizes,
-only their laws are known, so that the chance of one model is part of the error. By weights a forecast says how sure it
-is: hard designs (sharp scores, few tokens, narrow, one sequence) ask whether the whole measured curve lies in its band.
-One number of the band is fitted, its factor on the standard deviations, on 194 such designs with seeds of their own.
+Nothing in the curves is fitted. A forecast by weights sends the common part of the tokens through the actual matrices.
+A forecast by sizes knows only how they were drawn, so the chance in one model is part of its error. A forecast by
+weights also says how sure it is: on hard designs (sharp scores, few tokens, narrow, one sequence) we check whether the
+whole measured curve lies in its band. One number of the band is fitted, its factor on the standard deviations: on 194
+such designs with other seeds.
 
 depthscope reproduce beyond/forecast_error     48 designs of 12 to 100 blocks and 96 hard ones.
 """

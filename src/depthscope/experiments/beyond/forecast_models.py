@@ -1,7 +1,7 @@
 """Other people's models at random initialisation: forecast by their weights, and calibrated on their first blocks.
 
-By weights the very model is forecast, before any of its blocks is computed. By a scan of the first blocks only what
-blocks do on average is known, and the later ones go their own way by chance; the band says how far.
+By weights, the model itself is forecast before any block is computed. A scan of the first blocks only says what blocks
+do on average; later blocks differ by chance, and the band says how far.
 
 depthscope reproduce beyond/forecast_models     about 3 minutes on two cores, 6 kinds of models, 4 of each.
 """

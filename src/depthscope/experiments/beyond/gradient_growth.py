@@ -1,9 +1,9 @@
 """Does mean-field theory know how token gradients grow? Random designs with de-escalation, scanned and forecast.
 
-g = |dL/dX_{l-1}| / |dL/dX_l|, geometric mean over the middle half of the blocks and over seeds; the loss reads one
-token. Nothing is fitted. The designs were chosen before any was measured, hard ones among them: scores of variance 4,
-and tau beside its critical value, where tokens neither collapse nor come apart and every correction shows. How far
-"beside" reaches was set after a first run (BESIDE), and so was the bound on the largest error of all.
+g = |dL/dX_{l-1}| / |dL/dX_l| is a geometric mean over the middle half of the blocks and over seeds; the loss reads one
+token. Nothing is fitted. The designs were chosen before any was measured. Some are hard: scores of variance 4, and tau
+near its critical value, where tokens neither collapse nor come apart and every correction matters. What counts as
+"near" (BESIDE) was set after a first run, and so was the bound on the largest error of all.
 
 depthscope reproduce beyond/gradient_growth     about 3 minutes on one core, 36 designs of 24 to 96 blocks.
 """

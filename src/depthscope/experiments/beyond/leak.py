@@ -1,7 +1,7 @@
 """Does a remedy show a causal model its future? On tokens that cannot be predicted, any loss below ln 8 is a leak.
 
-Next-token prediction on independent uniform tokens of 8 symbols: no causal model can beat ln 8 = 2.079. A remedy that
-takes its mean over the whole sequence can, because the mean holds the tokens that are to be predicted.
+Next-token prediction on independent uniform tokens of 8 symbols: no causal model can beat ln 8 = 2.079. With a remedy
+that takes its mean over the whole sequence it can, because the mean contains the tokens to predict.
 
 depthscope reproduce beyond/leak     about 20 s on two cores. De-escalation at ffn_in, full mean against causal forms.
 """

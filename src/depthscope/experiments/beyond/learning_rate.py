@@ -1,8 +1,8 @@
-"""Is it the learning rate? Deep post-norm fails at the rate where the others train, and recovers at smaller ones.
+"""Is it the learning rate? Deep post-norm fails at the rate at which the others train, and trains at smaller ones.
 
-A comparison at one rate for all overstates what a remedy does: a rate three to ten times smaller is a remedy too, and
-its price is a slower and somewhat worse training. All arms have the same budget, weights and data order per seed; only
-post-norm is given several rates, so the comparison is generous to it.
+A comparison at one rate for all arms overstates what a remedy does: a rate three to ten times smaller helps too, at the
+price of slower and somewhat worse training. All arms have the same budget, weights and data order for each seed. Only
+post-norm gets several rates, so the comparison favours it.
 
 depthscope reproduce beyond/learning_rate     about 5 minutes on two cores: digits, 24 blocks, 20 epochs, 3 seeds.
 """

@@ -1,9 +1,10 @@
-"""Should de-escalation be nonlinear? A tau that looks at the tokens holds one level at any gain; a fixed tau does not.
+"""Should de-escalation be nonlinear? A tau that depends on the tokens keeps one level for any gain; a fixed one cannot.
 
-Odds o = t_sim / t_div. A fixed tau multiplies them by (1 - tau)^2 whatever they are: tokens end all different where the
-block's gain is below 1 / (1 - tau)^2, all alike where it is above. A cap, tau(X) = max(0, 1 - sqrt(o* / o(X))), takes
-from the mean what is above o* and nothing else: odds of a block's output are (1 + alpha^2) o*, for every alpha. It is
-(I - tau(X) Pi_1) X still, one number of the whole sequence more; tau' is what makes it nonlinear.
+Let o = t_sim / t_div be the odds. A fixed tau multiplies them by (1 - tau)^2 whatever they are: tokens end all
+different if the block's gain is below 1 / (1 - tau)^2, and all alike if it is above. A cap, tau(X) = max(0, 1 - sqrt(o*
+/ o(X))), removes from the mean only what is above o*, so the odds of a block's output are (1 + alpha^2) o* for every
+alpha. It is still (I - tau(X) Pi_1) X, and needs one more number of the whole sequence; since tau depends on X it is
+nonlinear.
 
 depthscope reproduce beyond/nonlinear_tau     about 10 s: four alpha, 24 post-norm blocks without networks.
 """

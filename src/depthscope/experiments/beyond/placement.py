@@ -1,13 +1,13 @@
 """Where, how strongly, and learned or not? De-escalation in training at five sites, four strengths, with learnable tau.
 
-Sites that act on the residual stream: block_out, sa_sum (X + SA, before the norm) and ffn_in (with the residual).
-Sites that a branch sees alone: sa_out (the output of attention) and attn_in (its input); the stream keeps its mean.
+These sites act on the residual stream: block_out, sa_sum (X + SA, before the norm) and ffn_in (with the residual).
+These act on a branch alone: sa_out (the output of attention) and attn_in (its input); there the stream keeps its mean.
 
 depthscope reproduce beyond/placement     about 5 minutes on two cores: digits, 48 blocks, 6 epochs, 2 seeds, 12 arms.
 
-The budget is short and the seeds are few: arms are told apart as trained or not, never ranked among those that are.
-That a branch alone and tau = 0.1 fail was found before, with other code, another split and one seed (TRAINING.md,
-section 3). Here they train, branches to a higher loss (0.34 to 0.61, the stream 0.19 to 0.24): known to differ.
+The budget is short and the seeds are few. So arms only count as trained or not; those that train are not ranked. An
+earlier trial with other code, another split and one seed found that a branch alone and tau = 0.1 fail. Here both train,
+a branch alone to a higher loss (0.34 to 0.61; the stream 0.19 to 0.24): known to differ.
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,9 @@
 """Do tokens grow alike in pre-norm blocks too? Slowly: odds grow with a power of depth, in post-norm exponentially.
 
-Attention of a pre-norm block reads normed tokens and adds what it makes to a stream that is not normed and grows. Block
-l adds the same to a stream of about l such parts, so that log(t_sim / t_div) grows by some c / l and not by a constant:
-as much from block L/4 to L/2 as from L/2 to L. The price is that late blocks change the stream little. A constant tau
-of de-escalation beats a growth of c / l from some block on, however small tau is.
+Attention in a pre-norm block reads normed tokens, and adds its output to a stream that is not normed and grows. Block l
+adds a part of the same size to a stream of about l such parts. So log(t_sim / t_div) grows by about c / l in block l
+and not by a constant: as much from block L/4 to L/2 as from L/2 to L. The price is that late blocks change the stream
+little. A constant tau of de-escalation, however small, outweighs a growth of c / l from some block on.
 
 depthscope reproduce beyond/pre_norm_escalation     about 15 s: 64 blocks, both wirings, with tau = 0.1 and without.
 """

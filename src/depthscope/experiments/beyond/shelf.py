@@ -1,8 +1,8 @@
-"""How does de-escalation compare with other remedies? The whole shelf on one deep post-norm model, before training.
+"""How does de-escalation compare with other remedies? All remedies on one deep post-norm model, before training.
 
-Remedies as they come (DeEscalate with tau = 0.5 as well) and other wirings, at the same sizes: t_sim after the
-last block, and the parameters that it adds. What a remedy is worth in training, this does not say: a fixed remedy may
-keep tokens apart and spoil something else. `depthscope compare` asks that.
+Every remedy with its default settings (DeEscalate also with tau = 0.5) and every other wiring, at the same sizes: t_sim
+after the last block, and how many parameters it adds. This does not say what a remedy is worth in training: it may keep
+tokens apart and spoil something else. `depthscope compare` measures that.
 
 depthscope reproduce beyond/shelf     5 minutes beside other work: 48 blocks, 14 remedies, 14 wirings, one model each.
 """

@@ -1,8 +1,9 @@
-"""Can the bound of Theorem 2.6 be tightened? What (16) leaves of the exact rate, and what two sharper forms leave.
+"""Can the bound of Theorem 2.6 be tightened? How much of the exact rate (16) and two sharper forms reach.
 
-(16) of Yu & Zhang 2023 knows P by omega and delta alone. What a head keeps of the mean token is mu_1 >= 1 - omega, one
-product P X away, so that (1 + alpha^2 mu_1^2) / (1 + alpha^2 delta^2) is a sharper form that asks nothing of omega.
-With mu_2 in the place of delta it is the estimate (13), from which the exact E[r] differs by E[eta] alone: no bound.
+(16) of Yu & Zhang 2023 uses only omega and delta of P. A head keeps mu_1 >= 1 - omega of the mean token, and mu_1 costs
+one product P X. So (1 + alpha^2 mu_1^2) / (1 + alpha^2 delta^2) is a sharper form, and it needs no condition on omega.
+With mu_2 in place of delta it becomes the estimate (13), which differs from the exact E[r] by E[eta] alone; it is no
+bound.
 
 depthscope reproduce beyond/tighter_rate     about 10 s: 8,000 random pairs (X, P) of four kinds, exact E[r].
 """

@@ -1,8 +1,8 @@
-"""Can the verdict be fooled? Models with the right answer written beforehand: how often a scan gives it.
+"""Can the verdict be fooled? Models whose right verdict was written down beforehand: how often a scan finds it.
 
 A gallery has constructed traps (massive tokens, equal tokens, clusters, lines, single sequences), random models of many
-designs, and trained ones; labels follow from how a model is made or from what it learned, never from a verdict. The
-next seed makes a second gallery of the same kinds: other sizes, positions, depths, weights.
+designs, and trained models. Labels follow from how a model is made or from what it learned, never from a verdict. The
+next seed makes a second gallery of the same kinds, with other sizes, positions, depths and weights.
 
 depthscope reproduce beyond/verdicts     about 5 minutes on two cores: two galleries of 143 models, some trained here.
 """

@@ -1,10 +1,10 @@
-"""What if the analysis' assumptions fail? Attention steps with other laws of weights and other attention matrices.
+"""What if the assumptions of the analysis fail? Attention steps with other kinds of weights and attention matrices.
 
-Yu & Zhang 2023 take W Gaussian, independent in every layer, and P with a large spectral gap. Steps X -> LN(X + P X W)
-from tokens of t_sim = 0.99: a step multiplies the odds t_sim / t_div by 1 + d Var(W) = 2 under their assumptions, log 2
-in log odds. Each case below breaks one of them, and all are asked whether tau = 0.5, which holds gains up to 4, works.
-It does in all cases but one, which is known to differ: where all layers have the same W, the mean token turns into W's
-leading direction, and the gain there comes near 4.
+Yu & Zhang 2023 assume that W is Gaussian and independent in every layer, and that P has a large spectral gap. We take
+steps X -> LN(X + P X W) from tokens of t_sim = 0.99. Under these assumptions a step multiplies the odds t_sim / t_div
+by 1 + d Var(W) = 2, which adds log 2 to the log odds. Each case breaks one assumption. For each we also test tau = 0.5,
+which is enough for gains up to 4. It is enough in all cases but one, which is known to differ: if all layers have the
+same W, the mean token turns into W's leading direction, and the gain there comes near 4.
 
 depthscope reproduce beyond/violated_assumptions     about 10 s: 12 cases, 8 layers, 24 trials.
 """

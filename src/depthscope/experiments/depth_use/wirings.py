@@ -3,11 +3,11 @@
 Claims were taken from the papers before the run: deep blocks of pre-norm models contribute less, and the second half
 can be skipped at a smaller price (Csordas et al. 2025, Gromov et al. 2024); block influence and measured price agree in
 rank (Men et al. 2024); removing a stretch beats removing scattered blocks (Gromov et al. 2024); LayerNorm scaling
-levels the use of depth (Sun et al. 2025). Those papers speak of models of 0.1 to 70 billion weights; these have some
-hundred thousand, read characters of pydoc and see a few hundred thousand of them, so that what does not hold here may
-hold there. Of LayerNorm scaling the claims did not hold: in the run of 2026-11-18 its deep blocks were used less than
-those of pre-norm. They are marked as known to differ. No paper says how a de-escalated model uses its depth, so that
-this arm is reported and not judged.
+levels the use of depth (Sun et al. 2025). Those papers are about models of 0.1 to 70 billion weights. The models here
+have some hundred thousand, and see a few hundred thousand characters of pydoc, so what does not hold here may hold
+there. The claims about LayerNorm scaling did not hold: in the run of 2026-11-18 its deep blocks were used less than
+those of pre-norm. They are marked as known to differ. No paper says how a de-escalated model uses its depth, so this
+arm is reported and not judged.
 
 depthscope reproduce depth_use/wirings     about 4 minutes of one core: 12 blocks of width 64, 160 steps, one seed.
 """

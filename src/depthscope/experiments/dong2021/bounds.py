@@ -1,12 +1,13 @@
 """The bounds: do they hold on random networks, is one layer cubic, and where does what is printed fail?
 
 Pure attention "converges doubly exponentially to a rank-1 matrix" (Dong et al. 2021, theorems 2.2 and 2.3). Random
-networks of pure attention and of attention with skips, whose scores differ by at most 1.256 in every layer, are run
-with the differences between tokens kept apart from the tokens, so that 1e-60 is measured as well as 1e-3.
+networks are run with attention alone and with skips; in every layer scores differ by at most 1.256. The differences
+between tokens are computed separately from the tokens, so that 1e-60 is measured as exactly as 1e-3.
 
-depthscope reproduce dong2021/bounds     about 20 s. Two claims are known not to hold: what is printed for several heads
-and for skips uses a triangle inequality that |.|_{1,inf} lacks. Two tokens, e_1 and -e_1, and values whose matrix is
-far larger by rows than by columns break both; head_norms, attention_bound and skip_bound hold there too.
+depthscope reproduce dong2021/bounds     about 20 s. Two claims are known not to hold: the printed bounds for several
+heads and for skips use a triangle inequality, which |.|_{1,inf} does not have. Both break for two tokens, e_1 and -e_1,
+and a value matrix that is far larger by rows than by columns. Our head_norms, attention_bound and skip_bound hold there
+too.
 """
 
 import math

@@ -1,16 +1,15 @@
 """Two points that walk on a circle: attention alone lets them meet, a feed-forward network or a skip keeps them apart.
 
-Dong et al. 2021, section 4, train one layer to predict two arcs step by step, and feed it what it gives (here after
-notes on the paper and its code). The two tokens are opposite points of a circle of radius 0.3. One layer of two heads,
-with no norms, learns to move both one step on; then it is fed its own output 300 times, as in a deep network of one
-block.
+Dong et al. 2021, section 4, train one layer to predict two arcs step by step, and then feed it its own output. The two
+tokens are opposite points of a circle of radius 0.3. One layer of two heads, with no norms, learns to move both one
+step on. Then it gets its own output as input 300 times, as in a deep network that repeats one block.
 
 depthscope reproduce dong2021/circle     about 3 minutes on two cores. Points, heads, widths and the 300 steps are the
-paper's. Adam at 1e-3, 8 trials, and points that are 0.1 off the circle in training are ours: taught by true points
-alone, no variant learns the way back, and all fly off or meet. After 200 steps of training (found by trying) attention
-alone meets at width 32 and the others stay apart, and width helps, as the paper says. After 1,000 steps attention alone
-stays apart as well: collapse is where such a layer starts, and training can lead it out. Those claims are known to
-differ.
+paper's. Adam at 1e-3, 8 trials, and training points that are 0.1 off the circle are ours: with exact points alone, no
+variant learns the way back to the circle, and all fly off or meet. After 200 steps of training (found by trying), the
+points meet with attention alone at width 32 and stay apart in the other variants, and width helps, as the paper says.
+After 1,000 steps they stay apart with attention alone as well: such a layer starts with collapse, and training can lead
+it out. Those claims are known to differ.
 """
 
 import math

@@ -1,18 +1,18 @@
 """Path effectiveness: what paths of each length know of three learned tasks; short ones much, long ones nothing.
 
-Of a trained model k paths of one length are drawn and each is run as a network of its own (one head a block, norms
-without scale, no residual connections); their tokens are summed, normed, classified. Accuracy falls with the length
-towards that of a guess (Dong et al. 2021, section 4 and its public code).
+From a trained model k paths of one length are drawn. Each runs as a network of its own (one head a block, norms without
+scale, no residual connections); their tokens are summed, normed and classified. The longer the paths, the more the
+accuracy falls towards a guess (Dong et al. 2021, section 4 and its public code).
 
 depthscope reproduce dong2021/path_effectiveness     about 10 minutes on two cores; 3 where dong2021/sorting,
 dong2021/convex_hull and dong2021/memorization ran just before (reproduce dong2021), whose models it uses.
 
-Besides the paper's recipe, an exact one: with attention and norms held as the whole model has them it is a sum over all
-its (1 + H)^L paths, and all those of one length are summed, none drawn. Alone they know what the paper says: long paths
-nothing. But a length that knows nothing alone may be needed: take it out of the model, and on the convex hull all is
-lost (known to differ), for there the parts are several times as large as their sum and cancel each other (size). Nor
-do drawn paths of 1 to 3 attentions know more of the hull than long ones do (known to differ): what is known without
-all of them is in the path through none.
+Besides the paper's recipe there is an exact one. If attention and norms are held as they are in the whole model, the
+model is a sum over all its (1 + H)^L paths; all paths of one length are summed, and none is drawn. Alone, long paths
+know nothing, as the paper says. But a length that knows nothing alone may still be needed. When it is taken out of the
+model, all is lost on the convex hull (known to differ): there the parts are several times as large as their sum and
+cancel each other. Drawn paths of 1 to 3 attentions know no more about the hull than long ones (known to differ): what
+single paths know is in the path without attention.
 """
 
 import math

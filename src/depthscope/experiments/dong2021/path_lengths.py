@@ -1,14 +1,14 @@
 """Path lengths: how many paths of each length a network has, and what they contribute to its output.
 
-Most paths are long, and most of what a trained network does is done by short ones (Dong et al. 2021, sections 3 and
-4). The authors count paths, and draw a few of each length; here all of them are summed exactly, for attention and
-skips alone as in the paper, and for whole models with norms and activations held at their values.
+Most paths are long, but short paths do most of the work of a trained network (Dong et al. 2021, sections 3 and 4). The
+authors count paths, and draw a few of each length. Here all of them are summed exactly: for attention and skips alone,
+as in the paper, and for whole models with norms and activations held at their values.
 
 depthscope reproduce dong2021/path_lengths     about 1 minute on two cores, random weights. Nearly all paths are long,
-and nearly all of what BERT and GPT-2 give back comes through short ones, before any training. With weights of unit gain
-(classic) it does not: every attention is as strong as the skip beside it, and paths of 4 to 8 of 12 attentions make the
-output. With skips, what comes through k attentions nears rank one at a constant pace, not at one that triples with
-every attention as without them: P is computed from tokens that the skips keep apart.
+but nearly all of the output of BERT and GPT-2 comes through short ones, before any training. With weights of unit gain
+(classic) this is different: every attention is as strong as the skip beside it, and paths through 4 to 8 of 12
+attentions make the output. With skips, the part through k attentions approaches rank one at a constant pace. Without
+skips the pace triples with every attention. The reason is that P is computed from tokens that the skips keep apart.
 """
 
 from dataclasses import dataclass

@@ -1,14 +1,15 @@
 """Residual by depth: what of the tokens is not common, in BERT, ALBERT and XLNet with and without skips and MLPs.
 
 Attention alone loses rank doubly exponentially, skips stop that, an MLP slows it down (Dong et al. 2021, section 4.1).
-Without the attention skip and the MLP, cut as the authors do it (the norms stay), the relative residual is below 0.001
-by block 2 in all three. At initialisation an MLP does not slow it, with or without a skip of its own. In BERT and
-ALBERT the logarithm falls almost three times as far in the second block as in the first: the cubic rate. XLNet's
-residual falls by a factor near 20 in every block, exponential and no more: scores of relative positions do not vanish
-with the residual, so its attention never becomes uniform. With the keys of its positions set to zero it is cubic too.
+When the attention skip and the MLP are removed as the authors do it (the norms stay), the relative residual is below
+0.001 by block 2 in all three models. At initialisation an MLP does not slow this down, with or without a skip of its
+own. In BERT and ALBERT the logarithm falls almost three times as far in the second block as in the first: that is the
+cubic rate. XLNet's residual falls by a factor near 20 in every block, which is only exponential: its scores of relative
+positions do not vanish with the residual, so its attention never becomes uniform. With the keys of its positions set to
+zero it is cubic too.
 
 depthscope reproduce dong2021/residual_by_depth     about 2 minutes on two cores, in float64: its floor is 6e-16.
---set trained=folder,folder adds Hugging Face models with the weights they have, --set text=file what they read.
+--set trained=folder,folder adds trained Hugging Face models; --set text=file says which text they read.
 """
 
 from dataclasses import dataclass

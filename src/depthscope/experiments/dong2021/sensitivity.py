@@ -1,10 +1,11 @@
 """What sets the speed of rank collapse: the formula of attention, sparse masks, sizes, norms, skips, the FFN's gain.
 
 Dong et al. leave open how far the collapse of attention alone depends on architecture (width, heads, other formulas,
-sparse attention as in BigBird or Linformer). One chain of random layers X <- SA(X), tokens normalised in between as in
-every Transformer, and one thing changed at a time; relative residual |res(X)| / |X| (composite norm) after every layer.
-The doubly exponential rate belongs to P that is computed from the tokens: one that is drawn collapses too, by a
-constant factor a layer. A norm hides the gain of an FFN; without norms a large gain keeps scores large, and delays.
+sparse attention as in BigBird or Linformer). We take one chain of random layers X <- SA(X), normalise tokens in between
+as in every Transformer, and change one thing at a time. We measure the relative residual |res(X)| / |X| (composite
+norm) after every layer. The rate is doubly exponential only if P is computed from the tokens; if P is drawn at random,
+each layer divides the residual by a constant. A norm hides the gain of an FFN. Without norms a large gain keeps scores
+large, and delays the collapse.
 
 depthscope reproduce dong2021/sensitivity     about 25 s on two cores.
 """

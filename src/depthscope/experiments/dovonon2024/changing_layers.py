@@ -1,13 +1,13 @@
 """Attention and weights that change from layer to layer: what is left of the theorems on smoothing.
 
 "The analysis relies on a fixed attention matrix A across layers, but in practice this changes" (of Dovonon et al.
-2024). Equal tokens stay equal under every A, so that two Lyapunov exponents decide, that of prod (I + H_l) for the
-constant part and that of what differs between tokens: ds.theory.asymptotics.
+2024). Equal tokens stay equal under every A. So two growth rates (Lyapunov exponents) decide: that of prod (I + H_l)
+for what tokens share, and that of what differs between them. ds.theory.asymptotics computes both.
 
 depthscope reproduce dovonon2024/changing_layers     about 30 s. With H fixed both conditions on its eigenvalues hold
-for any sequence of A: what differs grows by at most 1 + rho tau(A) for each layer, and by at least the mean of
-log |1 + lambda_H lambda_A| over all eigenvalues (a determinant), which is above log(1 + lambda_H) in [-1, 0). Where
-also H changes, [-1, 0) is not enough: two matrices that are not normal, taken in turn, smooth.
+for any sequence of A: what differs grows by at most 1 + rho tau(A) in each layer, and by at least the mean of log |1 +
+lambda_H lambda_A| over all eigenvalues (a determinant), which is above log(1 + lambda_H) in [-1, 0). If H changes too,
+eigenvalues in [-1, 0) are not enough: two matrices that are not normal, taken in turn, smooth.
 """
 
 import math

@@ -1,15 +1,15 @@
-"""Bad data: noise and blur on the test images, wrong labels in training. Does sharpening, or smoothing, make robust?
+"""Bad data: noise and blur on test images, wrong training labels. Does sharpening or smoothing make a model robust?
 
 The first version of the paper says that sharpening is more robust to corruption than FeatScale, the later ones that
-smoothing rather than sharpening can help images. Damage to test images costs no training: every model is trained once,
-on clean images, and asked about each kind and strength of damage in the end. Wrong labels are drawn anew with every
-seed, the same for all arms; they are in the training split alone.
-Seen on digits: forced smoothing loses most, 7 points to the plain model under noise 0.4 and 5 with 40 % wrong labels;
-sharpening gains nothing.
+smoothing rather than sharpening can help images. For damaged test images every model is trained once, on clean images,
+and then tested on each kind and strength of damage. Wrong labels are drawn anew with every seed, the same for all arms,
+and only in the training split. On digits forced smoothing loses most: 7 points against the plain model under noise 0.4,
+and 5 with 40 % wrong labels. Sharpening gains nothing.
 
-depthscope reproduce dovonon2024/corrupted     13 minutes beside other work: digits, 3 trainings, 5 arms, 5 seeds.
---set cifar=FOLDER trains on a part of CIFAR-10 too, some 70 minutes more, judged by a short run. All arms have one
-rate; none was searched. Noise is in units of the range from black to white, blur in pixels; digits have 8 x 8 of them.
+depthscope reproduce dovonon2024/corrupted     13 minutes beside other work: digits, 3 trainings, 5 arms, 5 seeds. --set
+cifar=FOLDER trains on a part of CIFAR-10 too, some 70 minutes more, judged by a short run. All arms have the same
+learning rate; none was searched. Noise is in units of the range from black to white, blur in pixels; digits have 8 x 8
+pixels.
 """
 
 from dataclasses import dataclass

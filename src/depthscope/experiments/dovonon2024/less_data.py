@@ -1,13 +1,13 @@
-"""From 10 to 100 % of the training images: does forcing blocks to sharpen, or to smooth, help where there are few?
+"""From 10 to 100 % of the training images: does forcing blocks to sharpen or to smooth help when there are few?
 
 The first version of the paper says that sharpening is more data-efficient than FeatScale, the later ones that smoothing
-rather than sharpening can help images. Each seed draws its own images, the same for all arms, each class in
-proportion. All shares have the same number of steps: fewer images are seen more often.
-Seen on digits: no pair differs by more than noise; with 10 % of the images both forced arms are 3 points below.
+rather than sharpening can help images. Each seed draws its own images, the same for all arms, each class in proportion.
+All shares are trained for the same number of steps, so fewer images are seen more often. On digits no pair of arms
+differs by more than noise; with 10 % of the images both forced arms are 3 points below.
 
-depthscope reproduce dovonon2024/less_data     21 minutes beside other work: digits, 4 shares, 5 arms, 5 seeds.
---set cifar=FOLDER trains on a part of CIFAR-10 too, some 90 minutes more, judged by a short run. All arms have one
-rate; none was searched.
+depthscope reproduce dovonon2024/less_data     21 minutes beside other work: digits, 4 shares, 5 arms, 5 seeds. --set
+cifar=FOLDER trains on a part of CIFAR-10 too, some 90 minutes more, judged by a short run. All arms have the same
+learning rate; none was searched.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,9 @@
-"""QR or direct: two ways to give W_V W_O by its eigenvalues, compared by time, by conditioning, by what they learn.
+"""QR or direct: two ways to set the eigenvalues of W_V W_O, compared by time, conditioning and what they learn.
 
-H = V diag(lambda) V^-1 with V the orthogonal Q of a free matrix (H is symmetric), or V free and inverted (it is not):
-Dovonon et al. 2024 have both. Both start at the H nearest to the plain model's own, see the same batches in the same
-order, and force lambda to sharpen or to smooth. Time is that of the processor, of one block of width 192 in training.
+In H = V diag(lambda) V^-1, V is either the orthogonal Q of a free matrix (then H is symmetric), or a free matrix that
+is inverted (then it is not). Dovonon et al. 2024 use both. Both start at the H nearest to the plain model's own, see
+the same batches in the same order, and force lambda to sharpen or to smooth. Time is processor time of one block of
+width 192 in training.
 
 depthscope reproduce dovonon2024/qr_or_direct     about 2 minutes on two cores: digits, 4 blocks, 12 epochs, 3 seeds.
 """

@@ -1,13 +1,13 @@
-"""A small language model whose blocks are forced to smooth, or to sharpen, beside a free one: who predicts text best?
+"""Small language models whose blocks are forced to smooth or to sharpen, or are free: which one predicts text best?
 
 The later versions of the paper say that for text generation forcing either one hurts. The free model is an ordinary
-pre-norm decoder; `symmetric` has the form of the forced ones, W_V W_O = V diag(lambda) V^T, and free signs, which tells
-how much of what they lose is lost by the form. Every arm has the rate of least validation loss of the same grid, chosen
-with the first seed.
+pre-norm decoder. The arm `symmetric` has the form of the forced arms, W_V W_O = V diag(lambda) V^T, but free signs: it
+shows how much of their loss is due to the form. The rate of every arm is the one with the least validation loss, from
+the same grid, chosen with the first seed.
 
 depthscope reproduce dovonon2024/text     about 5 minutes on two cores: characters of pydoc, 12 blocks, 4 arms, 5 seeds.
 
-The budget is small, 256 steps; a loss this far from converged says who learns fast.
+The budget is small, 256 steps. A loss this far from converged only says which arm learns fast.
 """
 
 import math

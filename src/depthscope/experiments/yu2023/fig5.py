@@ -1,13 +1,14 @@
-"""Figure 5: how much token diversity is left when part tau of the mean token is taken away after every block.
+"""Figure 5: how much token diversity is left if a share tau of the mean token is removed after every block.
 
 "the levels of token diversity corresponding to 3 tau-values, 0.1, 0.5, 1, are around 0, 0.5 and 1, respectively"
 (Yu & Zhang 2023, section 3.2).
 
-depthscope reproduce yu2023/fig5     about 60 s on two cores. With the theory's variance 1/d diversity at tau = 0.5 is
-0.99, as g (1 - tau)^2 < 1 demands (g = 2 is what a block multiplies the odds by). The 0.5 appears where g is near the
-critical 4: W of variance h/d as printed, the code's default output projection, and a feed-forward network of He's gain.
-With tau = 1 nothing is left of the mean, and diversity is 1 whatever a block does; so it is asked before the mean is
-taken away. There it is 0.98, and 0.84 with He's gain (known to differ): that network makes tokens alike in one step.
+depthscope reproduce yu2023/fig5     about 60 s on two cores. With the theory's variance 1/d the diversity at tau = 0.5
+is 0.99, because g (1 - tau)^2 < 1 (a block multiplies the odds by g = 2). The paper's 0.5 appears when g is near the
+critical 4: with W of variance h/d as printed, torch's default output projection, and a feed-forward network of He's
+gain. With tau = 1 nothing is left of the mean, and diversity is 1 whatever a block does. So we also measure it before
+the mean is removed. There it is 0.98, and 0.84 with He's gain (known to differ): that network makes tokens alike in one
+step.
 """
 
 from dataclasses import dataclass

@@ -5,15 +5,15 @@
 Post-norm has half the learning rate of the others, as in the paper.
 
 depthscope reproduce yu2023/fig6     here: digits in place of CIFAR-10, sizes DIGITS, about 3 minutes on two cores.
-depthscope reproduce yu2023/fig6 --set data=uoft-cs/cifar10 --set folder=out/fig6     the paper's own, sizes TABLE_1:
-9 trainings of 150 epochs, for a GPU; interrupted, the same command goes on. data is also a .npz or the folder
+depthscope reproduce yu2023/fig6 --set data=uoft-cs/cifar10 --set folder=out/fig6     the paper's own, sizes TABLE_1: 9
+trainings of 150 epochs, for a GPU; after an interruption the same command continues. data is also a .npz or the folder
 cifar-10-batches-bin, and every size can be set: --set data=cifar10.npz --set epochs=2 --set depth=24 --set d=64; --set
 train=5000 --set test=2000 takes a part of the images.
 
-On digits post-norm at half the rate is slower and ends at 5 times the loss, but it trains, and its tokens do not stay
-alike (t_sim .36: known to differ); at the rate of the others it does not train (beyond/learning_rate). Held-out images
-are those of the validation split; the test split is looked at once, at the end. The claims are the paper's from
-CONVERGED epochs on; a shorter run is only asked whether it is on its way.
+On digits, post-norm at half the rate is slower and ends at 5 times the loss. But it trains, and its tokens do not stay
+alike (t_sim .36: known to differ). At the rate of the others it does not train (beyond/learning_rate). Held-out images
+are those of the validation split; the test split is used once, at the end. From CONVERGED epochs on, the claims are the
+paper's; for a shorter run the claims only say that it is on its way.
 """
 
 import math

@@ -2,22 +2,24 @@
 
 "a huge performance gap between the post-norm and our de-escalated post-norm models (the former essentially failed ...);
 while the pre-norm model and our de-escalated post-norm model performed similarly" (Yu & Zhang 2023, section 3.4;
-training loss on WikiText-103). The paper puts (21) to the input of every FFN and does not say over which tokens the
-mean is. Over the whole segment it holds the tokens that are to be predicted: that arm is here, and it LEAKS. Beside it
-are the forms that know only the past: sink, prefix and past. So there are two losses of the test split: forced, where
-a segment is fed at once as in training, and honest, where for each token only those before it are fed.
+training loss on WikiText-103). The paper applies (21) to the input of every FFN, and does not say over which tokens the
+mean is taken. A mean over the whole segment contains the tokens that must be predicted: that arm is run here, and it
+LEAKS. Beside it are the forms that know only the past: sink, prefix and past. The loss on the test split is measured in
+two ways: forced, where a segment is fed at once as in training, and honest, where each token is predicted from those
+before it alone.
 
-depthscope reproduce yu2023/fig7     here: characters of pydoc, sizes PYDOC, about 15 minutes on two cores.
-depthscope reproduce yu2023/fig7 --set data=wikitext2 --set source=FOLDER     words, sizes WIKITEXT_2, an hour or two.
-depthscope reproduce yu2023/fig7 --set data=wikitext103 --set folder=out/fig7     the paper's sizes, PAPER: 18 trainings
-of some 50,000 steps, for a GPU; interrupted, the same command goes on. Weights are N(0, 0.02^2); the cosine ends after
-these steps, where Dai et al. 2019, whose settings the paper kept, planned 200,000.
+depthscope reproduce yu2023/fig7     here: characters of pydoc, sizes PYDOC, about 15 minutes on two cores. depthscope
+reproduce yu2023/fig7 --set data=wikitext2 --set source=FOLDER     words, sizes WIKITEXT_2, an hour or two. depthscope
+reproduce yu2023/fig7 --set data=wikitext103 --set folder=out/fig7     the paper's sizes, PAPER: 18 trainings of some
+50,000 steps, for a GPU; after an interruption the same command continues. Weights are N(0, 0.02^2). The cosine schedule
+ends after these steps; Dai et al. 2019, whose settings the paper kept, planned 200,000.
 
-source is a folder or a hub id where WikiText is (by default the hub); data is also any text file. Every size can be
-set, and --set trials=1 takes one seed. Without the future de-escalation does not do what the figure shows: its claims
-for the causal forms are known to differ. All arms have the same rate, as in the paper; with a rate of their own they
-are in beyond/causal_de_escalation. The sizes for a CPU stop long before anything has converged: 256 steps are a race
-of speed. The claims of the paper are asked from TAUGHT steps on; a shorter run is only asked who leaks.
+source is the folder or hub id of WikiText (by default the hub); data may also be any text file. Every size can be set,
+and --set trials=1 takes one seed. If it cannot see the future, de-escalation does not do what the figure shows: the
+claims for the causal forms are known to differ. All arms have the same learning rate, as in the paper;
+beyond/causal_de_escalation gives each its own rate. The sizes for a CPU stop long before anything has converged: 256
+steps only show who learns fastest. From TAUGHT steps on, the claims are the paper's; for a shorter run the only claim
+is which arm leaks.
 """
 
 import math

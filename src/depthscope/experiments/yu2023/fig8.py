@@ -3,8 +3,8 @@
 "when t is small, E[eta] is close to 0 even for d = 10; ... as d increases, E[eta] becomes closer to 0 even for larger
 t values" (Yu & Zhang 2023, appendix A.3): X = e v^T + t Q with 100 tokens, the mean over 50 draws of W ~ N(0, 1/d).
 
-depthscope reproduce yu2023/fig8     about 10 s on two cores. The exact E[eta], over several v and Q, is what is claimed
-of; the mean of 50 draws cannot show it: its standard error is about sqrt(6 / (50 d)) whatever t is, far above E[eta].
+depthscope reproduce yu2023/fig8     about 10 s on two cores. The claims are about the exact E[eta], over several v and
+Q. The mean of 50 draws cannot show it: its standard error is about sqrt(6 / (50 d)) for every t, far above E[eta].
 """
 
 from dataclasses import dataclass

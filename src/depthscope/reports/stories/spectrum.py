@@ -75,7 +75,7 @@ def _plane(spectrum: Spectrum) -> Chart:
             points = first[chosen]
             name = f"dominating, {word}"
             traces.append(Trace(name, points.imag.tolist(), points.real.tolist(), line="points", colour=colour))
-    says = "In the plane of complex numbers. The one that dominates decides what its block does when it is repeated."
+    says = "In the plane of complex numbers. The dominating one decides what its block does when it is repeated."
     return Chart("Eigenvalues of H as they act", traces, says, x="real part", y="imaginary part", switch=False)
 
 

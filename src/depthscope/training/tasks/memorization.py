@@ -46,7 +46,8 @@ class Memorization(LabelTask):
         best = self.best
         data = (
             f"{self.test.labels.numel():,} random labels on {len(self)} stretches of {self.length} words to learn by "
-            f"heart, and the same to test: {100 * best:.1f} % can be known, for a word that comes again has one answer"
+            f"heart, and the same to test: {100 * best:.1f} % can be known, because a word that appears again "
+            "has only one answer"
         )
         return super().facts | {"data": data, "best": best}
 

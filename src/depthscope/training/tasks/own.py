@@ -141,8 +141,8 @@ class OwnTask(Task):
             "model": self.seen.model,
             "count": self.looks,
             "chance": self.start,
-            "unlearned": "is no better than the model as it is drawn",
-            "tested": f"on these {self.looks} test batches; others would move all losses",
+            "unlearned": "is no better than the untrained model",
+            "tested": f"on these {self.looks} test batches; other batches would change all losses",
         }
 
     def model(self, build: Any) -> nn.Module:
