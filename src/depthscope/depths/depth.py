@@ -12,10 +12,11 @@ from depthscope.depths.curves import Curve, Judge, by_influence, contiguous, fro
 from depthscope.depths.held_out import halves
 from depthscope.depths.lens import LensSums, add_lens, top_of, watched_heads
 from depthscope.depths.losses import MISSING, Loss, Score, logits_in, loss_for
-from depthscope.depths.measures import Sums, measure
+from depthscope.depths.measures import KINDS, Sums, measure
 from depthscope.depths.prices import PriceSums, add_parts, add_prices, add_swaps
 from depthscope.depths.record import EffectiveDepth, Lens, Prices, Removal
 from depthscope.depths.replay import Replay
+from depthscope.depths.words import numbered
 from depthscope.errors import UnknownNameError, UsageError, said_by
 from depthscope.registry import unknown
 from depthscope.traces.entry import enter
@@ -78,6 +79,7 @@ def depth(
     notes = [*choosing[0].notes]
     if joint:
         notes.append("attention and ffn join the stream in one sum: their contributions are not told apart")
+    notes += _unseen(rest.means().size, joint)
     found = _Found(choosing, wanted, loss, score, told)
     found.run()
     notes += found.notes
@@ -196,6 +198,16 @@ def _removal(judge: Judge, skip: torch.Tensor, tolerance: float, told: Callable[
             replay.run(plan, from_start=True)
             own.append(time.perf_counter() - begin)
     return Removal(tuple(at + 1 for at in gone), judge[()], judge[gone], min(times[0]), min(times[1]))
+
+
+def _unseen(size: torch.Tensor, joint: set[int]) -> list[str]:
+    """What to say of branches whose sum with the stream was not seen. size (2, L); joint: blocks of one sum."""
+    said = []
+    for kind, one in zip(KINDS, size.isnan().tolist(), strict=True):
+        missing = [at + 1 for at, is_missing in enumerate(one) if is_missing and at not in joint]
+        if missing:
+            said.append(f"no sum of the stream and {kind} was seen in {numbered(missing)}: its contribution is missing")
+    return said
 
 
 def _checked(what: Iterable[str], tolerance: float) -> tuple[str, ...]:
