@@ -3,6 +3,7 @@
 import copy
 from collections import OrderedDict
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -46,8 +47,18 @@ def test_numbers_and_kinds_of_layers_go_with_their_blocks() -> None:
     assert [block.self_attn.layer_idx for block in tiny.blocks] == [0, 1, 2]
 
 
-@over("blocks, part", [([5], "got 5"), ([0], "got 0"), ([1, 1], "got [1, 1]"), ([], "got []"), ([1, 2, 3, 4], "all 4")])
-def test_numbers_that_cannot_go(blocks: list[int], part: str) -> None:
+@over(
+    "blocks, part",
+    [
+        ([5], "got 5"),
+        ([0], "got 0"),
+        ([1, 1], "got [1, 1]"),
+        ([], "got []"),
+        ([1, 2, 3, 4], "all 4"),
+        (None, "got None"),
+    ],
+)
+def test_numbers_that_cannot_go(blocks: Any, part: str) -> None:
     tiny = llama()
     before = copy.deepcopy(tiny.model.state_dict())
     with pytest.raises(UsageError, match="drop_: ") as error:
@@ -116,7 +127,7 @@ def test_a_failure_while_saving_leaves_the_model_whole(tmp_path: Path, monkeypat
     assert torch.equal(tiny.model(words).logits, before) and list(tmp_path.iterdir()) == []
 
 
-def kept_kinds(name: str):
+def kept_kinds(name: str) -> Any:
     """Small models whose configurations tell the kind of a layer by its number, in ways of their own."""
     import transformers as T
 

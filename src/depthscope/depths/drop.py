@@ -35,7 +35,7 @@ def drop_(
         2
     """
     model = enter(model).model
-    numbering = _numbering(model, [blocks] if isinstance(blocks, int) else list(blocks), among)
+    numbering = _numbering(model, list(blocks) if isinstance(blocks, Iterable) else [blocks], among)
     _check_folder(model, save)
     with numbering.applied():
         if save is not None:
