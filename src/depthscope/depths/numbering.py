@@ -11,8 +11,10 @@ from typing import Any
 from torch import nn
 
 INDEX = ("layer_idx", "layer_id", "layer_index", "layer_number", "block_idx")  # names of a block's own number
-COUNT = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "num_blocks", "depth")  # and of how many there are
-COUNT += ("encoder_layers", "decoder_layers")  # of a decoder alone that has the configuration of both
+COUNT = (  # and of how many there are; a decoder alone may have the configuration of an encoder, too
+    *("num_hidden_layers", "num_layers", "n_layer", "n_layers", "num_blocks", "depth"),
+    *("encoder_layers", "decoder_layers"),
+)
 LEADING = ("first_k_dense_replace", "max_window_layers")  # so many of the first blocks are of another kind
 CHOSEN = ("mlp_only_layers", "full_attention_layers", "no_rope_layers_idx", "moe_layers")  # lists of numbers of blocks
 OTHERS = ("architectures", "image_size", "patch_size", "eos_token_id", "bos_token_id", "pad_token_id")  # not by block
