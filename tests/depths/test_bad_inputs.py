@@ -171,7 +171,7 @@ def test_branches_that_were_not_seen_are_said_to_be_missing() -> None:
     )
     found = ds.depth(OPTForCausalLM(config).eval(), ids(), what=[])
     assert not bool(found.rest.size[0].isnan().any()) and bool(found.rest.size[1].isnan().all())
-    assert found.notes == ("no sum of the stream and ffn was seen in blocks 1, 2: its contribution is missing",)
+    assert found.notes == ("no sum of the stream and ffn was seen in blocks 1 and 2: its contribution is missing",)
 
 
 def test_an_unknown_measure_is_named() -> None:
