@@ -115,6 +115,46 @@ class NoNorms(Plain):
         return X + self.ffn(X)
 
 
+class Head(nn.Module):
+    """The values are made after the softmax, as many tutorials write it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(D, D // HEADS, bias=False) for _ in range(3))
+
+    def forward(self, X: Tensor) -> Tensor:
+        P = (self.q(X) @ self.k(X).mT * (D // HEADS) ** -0.5).softmax(-1)
+        return F.dropout(P, 0.1, self.training) @ self.v(X)
+
+
+class Heads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads, self.out = nn.ModuleList(Head() for _ in range(HEADS)), nn.Linear(D, D)
+
+    def forward(self, X: Tensor) -> Tensor:
+        return self.out(torch.cat([head(X) for head in self.heads], -1))
+
+
+class StackedHeads(Heads):
+    def forward(self, X: Tensor) -> Tensor:
+        return self.out(torch.stack([head(X) for head in self.heads], -2).flatten(-2))
+
+
+class HeadByHead(Plain):
+    """One module for each head, and what they give side by side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = Heads()
+
+
+class HeadsInAStack(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = StackedHeads()
+
+
 class Stack(nn.Module):
     def __init__(self, kind: type[Plain]) -> None:
         super().__init__()
@@ -146,11 +186,26 @@ def by_hand(model: Stack, removed: tuple[str, ...]) -> Tensor:
 
 
 @over("removed", [("attention_skip",), ("ffn_skip",), ("ffn",), ("norms",), ("attention_skip", "norms")])
-@over("kind", [Plain, InPlace, Functions, Sandwich, NamedOperands])
+@over("kind", [Plain, InPlace, Functions, Sandwich, NamedOperands, HeadByHead, HeadsInAStack])
 def test_sums_in_place_norms_as_functions_and_norms_of_branches(kind: type[Plain], removed: tuple[str, ...]) -> None:
     model = stack(kind)
     with torch.no_grad(), ds.without_(model, *removed):
         torch.testing.assert_close(model(X), by_hand(model, removed))  # norms of queries and keys stay
+
+
+@over("kind", [Plain, HeadByHead, HeadsInAStack])
+@over("site", ["sa_sum", "ffn_in"])
+def test_a_remedy_finds_attention_and_network(kind: type[Plain], site: str) -> None:
+    """At a sum of attention, and where the network reads: its norm sees the tokens that the remedy made."""
+    model, twin = stack(kind), stack(kind)
+
+    def fixed(block: Plain, X: Tensor) -> Tensor:
+        X = X + block.attention(block.norm_1(X))
+        return (Y := X - X.mean(-2, keepdim=True)) + block.ffn(block.norm_2(Y))
+
+    truth = fixed(twin.blocks[1], fixed(twin.blocks[0], X))
+    with torch.no_grad(), ds.fix_(model, ds.remedies.DeEscalate(tau=1.0), at=site):
+        torch.testing.assert_close(model(X), truth)
 
 
 class WrittenNorm(Plain):

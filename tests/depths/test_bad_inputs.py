@@ -71,7 +71,15 @@ def test_a_score_of_the_user() -> None:
         ({"what": ["lense"]}, "lens"),
         ({"what": ["swaps"]}, "Add prices"),
         ({"tolerance": 0.0}, "above 0"),
+        ({"tolerance": "0.1"}, "above 0"),
         ({"drops": 4}, "1 to 3 of 4"),
+        ({"drops": 1.5}, "1 to 3 of 4"),
+        ({"drops": True}, "1 to 3 of 4"),
+        ({"what": None}, "some of lens, prices"),
+        ({"loss": 3.0}, "functions of output and inputs"),
+        ({"loss": lambda output, inputs: None}, "got NoneType"),
+        ({"score": lambda output, inputs: "good"}, "got str"),
+        ({"loss": lambda output, inputs: torch.tensor(torch.nan)}, "must be finite"),
         ({"stream": "decoder"}, "decoder"),
     ],
 )
@@ -113,6 +121,57 @@ def test_blocks_that_differ_in_width_are_refused() -> None:
 
     with pytest.raises(DepthscopeError, match=r"depth: .*blocks="):
         ds.depth(Wider().eval(), torch.randn(2, 5, 8), blocks=["first.*", "second.*"])
+
+
+def test_a_loss_of_no_labels_is_no_price() -> None:
+    """All labels are -100: the loss is NaN, and no block is dear because of that."""
+    words = ids()
+    with pytest.raises(UsageError, match=r"the model's own loss gives nan in batch 1.*-100"):
+        ds.depth(llama().model, {"input_ids": words, "labels": torch.full_like(words, -100)})
+
+
+def test_a_loss_gives_as_many_numbers_in_every_pass() -> None:
+    calls = []
+
+    def growing(output, inputs) -> torch.Tensor:
+        calls.append(1)
+        return output.logits.flatten()[: len(calls)]
+
+    with pytest.raises(UsageError, match="got 1 of the whole model and 2 without block 1"):
+        ds.depth(llama().model, ids(), growing, held_out=ids(), what=["prices"])
+
+
+def test_texts_of_one_token_have_no_next_one() -> None:
+    found = ds.depth(llama().model, ids()[:, :1])
+    assert found.prices is None and any("no token of the inputs has a next one" in note for note in found.notes)
+
+
+def test_the_first_block_that_gives_nan_is_named() -> None:
+    tiny = llama()
+    with torch.no_grad():
+        tiny.blocks[2].mlp.down_proj.weight.fill_(torch.nan)
+    found = ds.depth(tiny.model, ids(), what=[])
+    assert any("block 3 is the first to give NaN" in note for note in found.notes)
+    assert bool(found.rest.influence[:2].isfinite().all()) and "nan" not in found.verdict
+
+
+def test_branches_that_were_not_seen_are_said_to_be_missing() -> None:
+    """OPT's network works on all tokens in one row."""
+    from transformers import OPTConfig, OPTForCausalLM
+
+    config = OPTConfig(
+        vocab_size=61,
+        hidden_size=16,
+        word_embed_proj_dim=16,
+        ffn_dim=24,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=32,
+        pad_token_id=0,
+    )
+    found = ds.depth(OPTForCausalLM(config).eval(), ids(), what=[])
+    assert not bool(found.rest.size[0].isnan().any()) and bool(found.rest.size[1].isnan().all())
+    assert found.notes == ("no sum of the stream and ffn was seen in blocks 1 and 2: its contribution is missing",)
 
 
 def test_an_unknown_measure_is_named() -> None:

@@ -3,6 +3,7 @@
 import copy
 from collections import OrderedDict
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -46,8 +47,18 @@ def test_numbers_and_kinds_of_layers_go_with_their_blocks() -> None:
     assert [block.self_attn.layer_idx for block in tiny.blocks] == [0, 1, 2]
 
 
-@over("blocks, part", [([5], "got 5"), ([0], "got 0"), ([1, 1], "got [1, 1]"), ([], "got []"), ([1, 2, 3, 4], "all 4")])
-def test_numbers_that_cannot_go(blocks: list[int], part: str) -> None:
+@over(
+    "blocks, part",
+    [
+        ([5], "got 5"),
+        ([0], "got 0"),
+        ([1, 1], "got [1, 1]"),
+        ([], "got []"),
+        ([1, 2, 3, 4], "all 4"),
+        (None, "got None"),
+    ],
+)
+def test_numbers_that_cannot_go(blocks: Any, part: str) -> None:
     tiny = llama()
     before = copy.deepcopy(tiny.model.state_dict())
     with pytest.raises(UsageError, match="drop_: ") as error:
@@ -114,6 +125,83 @@ def test_a_failure_while_saving_leaves_the_model_whole(tmp_path: Path, monkeypat
     assert len(tiny.blocks) == tiny.model.config.num_hidden_layers == 4
     assert [block.self_attn.layer_idx for block in tiny.blocks] == [0, 1, 2, 3]
     assert torch.equal(tiny.model(words).logits, before) and list(tmp_path.iterdir()) == []
+
+
+def kept_kinds(name: str) -> Any:
+    """Small models whose configurations tell the kind of a layer by its number, in ways of their own."""
+    import transformers as T
+
+    sizes = {"vocab_size": 61, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 4}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 4}
+    few = {"num_experts_per_tok": 1, "pad_token_id": 0}
+    if name == "first layers dense":
+        low = {"q_lora_rank": 4, "kv_lora_rank": 4, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 4}
+        experts = {"moe_intermediate_size": 8, "n_routed_experts": 2, "n_group": 1, "topk_group": 1}
+        chosen = sizes | few | low | experts | {"first_k_dense_replace": 2}
+        return T.DeepseekV3ForCausalLM(T.DeepseekV3Config(**chosen))
+    if name == "experts by number":
+        experts = {"num_local_experts": 2, "interleave_moe_layer_step": 2, "intermediate_size_mlp": 24}
+        return T.Llama4ForCausalLM(T.Llama4TextConfig(**sizes, **few, **experts, attention_chunk_size=4))
+    counts = {"encoder_layers": 4, "decoder_layers": 4, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    wide = {"d_model": 16, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "max_position_embeddings": 32}
+    alone = {"vocab_size": 61, "is_encoder_decoder": False, "is_decoder": True}
+    return T.BartForCausalLM(T.BartConfig(**counts, **wide, **alone))
+
+
+@over("name", ["first layers dense", "experts by number", "decoder alone"])
+def test_kinds_of_layers_are_saved_with_their_blocks(name: str, tmp_path: Path) -> None:
+    model, words = kept_kinds(name).eval(), ids(2, 6)
+    ds.drop_(model, 1, save=tmp_path / "small")
+    again = type(model).from_pretrained(tmp_path / "small").eval()
+    with torch.no_grad():
+        assert torch.equal(again(words).logits, model(words).logits)
+
+
+def test_images_beside_text_keep_their_own_blocks(tmp_path: Path) -> None:
+    """Two towers of as many blocks: the configuration of the other is left alone."""
+    from transformers import CLIPConfig, CLIPModel
+
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4}
+    text = sizes | {"vocab_size": 61, "max_position_embeddings": 16, "eos_token_id": 2}
+    images = sizes | {"image_size": 8, "patch_size": 4}
+    model = CLIPModel(CLIPConfig(text_config=text, vision_config=images, projection_dim=8)).eval()
+    ds.drop_(model, 2, among="vision_model.encoder.layers.*", save=tmp_path / "small")
+    assert model.config.vision_config.num_hidden_layers == 2 and model.config.text_config.num_hidden_layers == 3
+    again = CLIPModel.from_pretrained(tmp_path / "small").eval()
+    given = {"input_ids": ids(2, 6), "pixel_values": torch.randn(2, 3, 8, 8)}
+    with torch.no_grad():
+        assert torch.equal(again(**given).logits_per_image, model(**given).logits_per_image)
+
+
+def test_a_backbone_whose_name_has_a_number(tmp_path: Path) -> None:
+    """The module dinov2 is no block; its configuration names the ends of blocks."""
+    from transformers import Dinov2Config, Dinov2ForImageClassification
+
+    sizes = {"hidden_size": 16, "mlp_ratio": 2, "num_hidden_layers": 3, "num_attention_heads": 4}
+    config = Dinov2Config(**sizes, image_size=8, patch_size=4, drop_path_rate=0.3, num_labels=3)
+    model, pixels = Dinov2ForImageClassification(config).eval(), torch.randn(2, 3, 8, 8)
+    ds.drop_(model, 1, save=tmp_path / "small")
+    again = Dinov2ForImageClassification.from_pretrained(tmp_path / "small").eval()
+    assert again.config.out_features == ["stage2"] and again.config.stage_names == ["stem", "stage1", "stage2"]
+    with torch.no_grad():
+        assert torch.equal(again(pixels).logits, model(pixels).logits)
+
+
+def test_a_list_that_is_as_long_by_chance_stays() -> None:
+    model = llama(depth=3).model
+    model.config.eos_token_id = [5, 6, 7]
+    ds.drop_(model, 2)
+    assert model.config.eos_token_id == [5, 6, 7] and model.config.num_hidden_layers == 2
+
+
+def test_a_block_that_holds_what_others_use_is_refused() -> None:
+    """T5's first block makes the relative positions of all."""
+    from transformers import T5Config, T5EncoderModel
+
+    model = T5EncoderModel(T5Config(vocab_size=61, d_model=16, d_kv=4, d_ff=24, num_layers=3, num_heads=4)).eval()
+    with pytest.raises(UsageError, match=r"block 1 alone has '.*relative_attention_bias.weight'"):
+        ds.drop_(model, [1])
+    assert len(ds.drop_(model, 2).encoder.block) == 2
 
 
 class Words(nn.Module):

@@ -1,11 +1,24 @@
 """The de-escalated arm of depth_use/wirings: a remedy that is made a part of its blocks computes the same."""
 
+import math
+
+import pytest
 import torch
 
 import depthscope as ds
+from depthscope.experiments.depth_use import wirings
 from depthscope.experiments.depth_use.wirings import ARMS, built_in
 from depthscope.training.build import Build
 from depthscope.training.tasks import task
+
+
+def test_every_arm_takes_the_rate_that_is_best_in_a_short_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that broke is not chosen; one rate alone is not tried."""
+    losses = {1e-3: 2.0, 3e-3: 1.5, 1e-2: math.nan}
+    monkeypatch.setattr(wirings, "_trained", lambda choice, cfg, seed, steps: (choice["lr"], math.nan))
+    monkeypatch.setattr(wirings, "_valid_loss", lambda rate, cfg: losses[rate])
+    assert wirings.best_rate({}, wirings.Config(rates=tuple(losses))) == 3e-3
+    assert wirings.best_rate({}, wirings.Config(rates=(0.5,))) == 0.5
 
 
 def test_a_remedy_that_is_built_in_computes_the_same() -> None:

@@ -1,5 +1,6 @@
 """ds.depth: which blocks of a trained model earn their place, and what removing the others costs."""
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -12,10 +13,11 @@ from depthscope.depths.curves import Curve, Judge, by_influence, contiguous, fro
 from depthscope.depths.held_out import halves
 from depthscope.depths.lens import LensSums, add_lens, top_of, watched_heads
 from depthscope.depths.losses import MISSING, Loss, Score, logits_in, loss_for
-from depthscope.depths.measures import Sums, measure
+from depthscope.depths.measures import KINDS, Sums, measure
 from depthscope.depths.prices import PriceSums, add_parts, add_prices, add_swaps
 from depthscope.depths.record import EffectiveDepth, Lens, Prices, Removal
 from depthscope.depths.replay import Replay
+from depthscope.depths.words import numbered
 from depthscope.errors import UnknownNameError, UsageError, said_by
 from depthscope.registry import unknown
 from depthscope.traces.entry import enter
@@ -70,7 +72,7 @@ def depth(
         >>> found.prices.skip.shape, found.rest.influence.shape
         (torch.Size([3]), torch.Size([3]))
     """
-    wanted = _checked(what, tolerance)
+    wanted = _checked(what, tolerance, loss, score)
     told = on_step or (lambda _: None)
     _refuse_fixes(enter(model).model)
     told("one pass: influence, angles, branches")
@@ -82,10 +84,17 @@ def depth(
     count = len(choosing[0].spans)
     drops = _drops(drops, count)
     plain, rest = Sums(), Sums()
-    joint = {block for subject in choosing for block in measure(subject, plain, rest).joint}
+    joint: set[int] = set()
+    broken: set[int] = set()
+    for subject in choosing:
+        seen = measure(subject, plain, rest)
+        joint, broken = joint | seen.joint, broken | seen.broken
     notes = [*choosing[0].notes]
+    if broken:
+        notes.append(f"block {min(broken) + 1} is the first to give NaN or infinity: numbers from it on mean nothing")
     if joint:
         notes.append("attention and ffn join the stream in one sum: their contributions are not told apart")
+    notes += _unseen(rest.means().size, joint)
     found = _Found(choosing, wanted, loss, score, told)
     found.run()
     notes += found.notes
@@ -206,23 +215,40 @@ def _removal(judge: Judge, skip: torch.Tensor, tolerance: float, told: Callable[
     return Removal(tuple(at + 1 for at in gone), judge[()], judge[gone], min(times[0]), min(times[1]))
 
 
-def _checked(what: Iterable[str], tolerance: float) -> tuple[str, ...]:
+def _unseen(size: torch.Tensor, joint: set[int]) -> list[str]:
+    """What to say of branches whose sum with the stream was not seen. size (2, L); joint: blocks of one sum."""
+    said = []
+    for kind, one in zip(KINDS, size.isnan().tolist(), strict=True):
+        missing = [at + 1 for at, is_missing in enumerate(one) if is_missing and at not in joint]
+        if missing:
+            said.append(f"no sum of the stream and {kind} was seen in {numbered(missing)}: its contribution is missing")
+    return said
+
+
+def _checked(what: Any, tolerance: Any, *functions: Any) -> tuple[str, ...]:
+    if not isinstance(what, Iterable):
+        raise UsageError(f"what must be some of {', '.join(WHAT)}; got {what!r}. Leave it out for all.")
     names = (what,) if isinstance(what, str) else tuple(what)
     for name in names:
         if name not in WHAT:
             raise UnknownNameError(unknown("measure", name, WHAT))
     if {"swaps", "parts", "curves"} & {*names} and "prices" not in names:
         raise UsageError(f"swaps, parts and curves must go with prices; got what={list(names)}. Add prices.")
-    if not tolerance > 0:
-        raise UsageError(f"tolerance must be above 0, in units of the loss; got {tolerance}. Leave it out for 0.01.")
+    for function in functions:
+        if function is not None and not callable(function):
+            raise UsageError(f"loss and score must be functions of output and inputs; got {function!r}. Give one.")
+    if not isinstance(tolerance, int | float) or not 0 < tolerance < math.inf:
+        raise UsageError(
+            f"tolerance must be above 0 and finite, in units of the loss; got {tolerance!r}. Leave it out for 0.01."
+        )
     return names
 
 
 def _drops(drops: int | None, count: int) -> int:
     if drops is None:
         return min(max(1, count // PER_DROP), max(count - 1, 1))
-    if not 0 < drops < count:
-        raise UsageError(f"drops must be 1 to {count - 1} of {count} blocks; got {drops}. Leave at least one block.")
+    if not isinstance(drops, int) or isinstance(drops, bool) or not 0 < drops < count:
+        raise UsageError(f"drops must be 1 to {count - 1} of {count} blocks; got {drops!r}. Leave at least one block.")
     return drops
 
 

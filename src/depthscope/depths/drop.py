@@ -13,6 +13,8 @@ from depthscope.errors import DepthscopeError, UsageError, said_by
 from depthscope.traces.entry import enter
 from depthscope.traces.installed import fixes_in
 
+OF_TRAINING = ("training", "drop_prob")  # stochastic depth grows with the number of a layer
+
 
 @said_by("drop_")
 def drop_(
@@ -37,7 +39,7 @@ def drop_(
         2
     """
     model = enter(model).model
-    numbering = _numbering(model, [blocks] if isinstance(blocks, int) else list(blocks), among)
+    numbering = _numbering(model, list(blocks) if isinstance(blocks, Iterable) else [blocks], among)
     _check_folder(model, save)
     with numbering.applied():
         if save is not None:
@@ -70,6 +72,11 @@ def _numbering(model: nn.Module, blocks: list[int], among: str | None) -> Number
         raise UsageError(
             f"all that belongs to a block must be in it; {beside!r} of {name} has {depth} entries, as many as it has "
             "blocks, and would not fit those that are left. Make its entries parts of the blocks."
+        )
+    if (alone := numbering.alone_in_gone()) is not None:
+        raise UsageError(
+            f"what others use must stay; of {name}, block {alone[0]} alone has {alone[1]!r} beside all that the others "
+            "have, as T5's first block has the relative positions of all. Keep that block."
         )
     return numbering
 
@@ -156,12 +163,12 @@ def _compare(model: Any, folder: Path, blocks: str) -> None:
 
 
 def _settings(blocks: nn.Module) -> dict[str, dict[str, Any]]:
-    """The plain settings of every module of the blocks, by path: what kind of layer it is."""
+    """The plain settings of every module of the blocks, by path: what kind of layer it is, in evaluation."""
     return {
         path: {
             name: value
             for name, value in vars(module).items()
-            if isinstance(value, bool | int | float | str) and not name.startswith("_") and name != "training"
+            if isinstance(value, bool | int | float | str) and not name.startswith("_") and name not in OF_TRAINING
         }
         for path, module in blocks.named_modules()
     }

@@ -59,6 +59,8 @@ def loss_for(subject: Subject, output: Any, asked: Score | None) -> tuple[Loss |
         return None, f"{subject.name} gives no logits"
     if ids is None or logits.ndim != 3 or logits.shape[:2] != ids.shape or int(ids.max()) >= logits.shape[-1]:
         return None, f"{subject.name} gives logits {tuple(logits.shape)}, which are not of a next token of the inputs"
+    if not bool(targets_of(subject)[1].any()):
+        return None, "no token of the inputs has a next one"
     if not _is_causal(subject):
         return None, f"{subject.name} sees later tokens, so that the next one is no task for it"
     return Loss("next-token cross entropy, nats", _next_token, by_token=True), ""
@@ -80,7 +82,12 @@ def given_to(subject: Subject) -> Any:
 
 def items_of(value: Any) -> Tensor:
     """(items,) in float64."""
-    found = torch.as_tensor(value).detach().double().cpu().flatten()
+    try:
+        found = torch.as_tensor(value).detach().double().cpu().flatten()
+    except (TypeError, RuntimeError, ValueError):
+        raise UsageError(
+            f"loss and score must give a number, or one for each item; got {type(value).__name__}. Return a mean."
+        ) from None
     if not found.numel():
         raise UsageError("loss must give a number, or one for each item; got none. Return a mean.")
     return found

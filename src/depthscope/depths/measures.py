@@ -66,6 +66,7 @@ class Seen(StreamListener):
         self.gave: list[Tensor] = []
         self.branches: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}  # kind, block -> sizes (N,), cosines (N,)
         self.joint: set[int] = set()  # blocks whose branches join in one sum
+        self.broken: set[int] = set()  # blocks that gave what is not finite
 
     def begins(self, now: Passage, tokens: Tensor) -> Tensor:
         same = bool(self.gave) and torch.equal(tokens, self.gave[-1])
@@ -127,6 +128,7 @@ def measure(subject: Subject, plain: Sums, rest: Sums) -> Seen:
     states = [*seen.given, seen.gave[-1]]
     keep = ordinary_rows(subject, states)
     rows = [rows_of(subject, state) for state in states]
+    seen.broken = {at for at, row in enumerate(rows[1:]) if not bool(row.isfinite().all())}
     angular, influence = _turns(rows, keep)
     for at, (then, gave) in enumerate(zip(states[1:], seen.gave, strict=True)):
         if then is not gave:  # something happened between the block and the next

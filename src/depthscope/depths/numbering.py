@@ -4,15 +4,20 @@ Where blocks go, what is left is numbered anew: attention that finds its place i
 configuration that tells the kind of every layer (layer_types), and how many there are.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
 
 INDEX = ("layer_idx", "layer_id", "layer_index", "layer_number", "block_idx")  # names of a block's own number
-COUNT = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "num_blocks", "depth")  # and of how many there are
-CHOSEN = ("mlp_only_layers", "full_attention_layers", "no_rope_layers_idx")  # lists of numbers of blocks
+COUNT = (  # and of how many there are; a decoder alone may have the configuration of an encoder, too
+    *("num_hidden_layers", "num_layers", "n_layer", "n_layers", "num_blocks", "depth"),
+    *("encoder_layers", "decoder_layers"),
+)
+LEADING = ("first_k_dense_replace", "max_window_layers")  # so many of the first blocks are of another kind
+CHOSEN = ("mlp_only_layers", "full_attention_layers", "no_rope_layers_idx", "moe_layers")  # lists of numbers of blocks
+OTHERS = ("architectures", "image_size", "patch_size", "eos_token_id", "bos_token_id", "pad_token_id")  # not by block
 
 
 class Numbering:
@@ -80,6 +85,15 @@ class Numbering:
                     return name
         return None
 
+    def alone_in_gone(self) -> tuple[int, str] | None:
+        """A block that goes (from 1) and a parameter that no other block has, where it has all that others have."""
+        names = [{name for name, _ in self.home._modules[name].named_parameters()} for name in self.names]
+        left = set().union(*(names[i] for i in self.kept))
+        for i in (i for i in range(self.depth) if i not in self.kept):
+            if left < names[i]:
+                return i + 1, min(names[i] - left)
+        return None
+
     def _count(self, owner: nn.Module, changed: list[tuple[Any, str, Any]]) -> None:
         for name in COUNT:
             if vars(owner).get(name) == self.depth:
@@ -87,14 +101,16 @@ class Numbering:
                 setattr(owner, name, len(self.kept))
 
     def _configs(self) -> list[Any]:
-        """Every configuration that the model and its parts hold, once; also those inside another."""
-        found: dict[int, Any] = {}
-        for module in self.model.modules():
-            config = vars(module).get("config")
-            if config is not None and hasattr(config, "to_dict"):
-                found[id(config)] = config
-        inner = [v for c in found.values() for v in vars(c).values() if hasattr(v, "to_dict") and hasattr(v, "update")]
-        return list((found | {id(one): one for one in inner if self._speaks_of(one)}).values())
+        """The configurations that are of the list: those held around it and in it, and copies of the nearest.
+
+        Another tower (of images beside text) may have as many blocks, and keeps its own.
+        """
+        here = _held(self._around())
+        nearest = here[-1].to_dict() if here else None
+        others = _held(self.model.modules())
+        others += [v for c in others for v in vars(c).values() if hasattr(v, "to_dict") and hasattr(v, "update")]
+        own = here + _held(self.home.modules()) + [one for one in others if one.to_dict() == nearest]
+        return list({id(one): one for one in own}.values())
 
     def _speaks_of(self, config: Any) -> bool:
         return any(getattr(config, name, None) == self.depth for name in COUNT)
@@ -109,8 +125,29 @@ class Numbering:
         for name, value in lists.items():
             if name in CHOSEN:
                 values[name] = type(value)(new[i] for i in value if i in new)
-            elif len(value) == self.depth and name != "architectures":
+            elif len(value) == self.depth and name not in OTHERS and "out_" not in name:
                 values[name] = type(value)(value[i] for i in self.kept)
+        for name in {*LEADING} & {*values}:
+            values[name] = sum(old < values[name] for old in self.kept)
+        if values.get("stage_names") == _stages(self.depth):
+            self._restage(values)
         for name in COUNT:
             if values.get(name) == self.depth:
                 values[name] = len(self.kept)
+
+    def _restage(self, values: dict[str, Any]) -> None:
+        """Of a backbone, which gives the ends of some blocks: those of blocks that are left, and always the end."""
+        names = _stages(len(self.kept))
+        new = {0: 0} | {old + 1: i + 1 for i, old in enumerate(self.kept)} | {self.depth: len(self.kept)}
+        chosen = sorted({new[i] for i in values.get("_out_indices") or () if i in new}) or [len(self.kept)]
+        values.update(stage_names=names, _out_indices=chosen, _out_features=[names[i] for i in chosen])
+
+
+def _stages(depth: int) -> list[str]:
+    return ["stem", *(f"stage{i}" for i in range(1, depth + 1))]
+
+
+def _held(modules: Iterable[nn.Module]) -> list[Any]:
+    """The configurations that modules hold, in order."""
+    configs = (vars(module).get("config") for module in modules)
+    return [config for config in configs if hasattr(config, "to_dict")]

@@ -15,6 +15,7 @@ from torch import Tensor
 from depthscope.depths.losses import Loss, Score, given_to, items_of
 from depthscope.depths.measures import rows_of
 from depthscope.depths.replay import Replay
+from depthscope.errors import UsageError
 from depthscope.traces.events import Passage
 from depthscope.traces.remove_parts import PartsRemover
 
@@ -40,7 +41,13 @@ class PriceSums:
         found = torch.full((2, depth), torch.nan, dtype=torch.float64)
         for block in range(depth):
             if (kind, block) in self.items:
-                change = torch.cat(self.items[kind, block]) - whole
+                items = torch.cat(self.items[kind, block])
+                if len(items) != len(whole):
+                    raise UsageError(
+                        f"{base} must give as many numbers in every pass; got {len(whole)} of the whole model and "
+                        f"{len(items)} without block {block + 1}. Return one for each item of the inputs, or a mean."
+                    )
+                change = items - whole
                 error = change.std() / len(change) ** 0.5 if len(change) > 1 else torch.tensor(torch.nan)
                 found[:, block] = torch.stack([change.mean(), error])
         return found[0], found[1]
@@ -49,7 +56,14 @@ class PriceSums:
 def add_prices(replay: Replay, sums: PriceSums, base: Any, loss: Loss, score: Score | None, told: Told) -> None:
     """Price all blocks on one batch. base: what the whole model gives in the stored pass."""
     subject, depth = replay.subject, replay.depth
-    sums.base.append(loss.of(base, subject))
+    whole = loss.of(base, subject)
+    if not bool(whole.isfinite().all()):
+        raise UsageError(
+            f"the loss of the whole model must be finite, or no block has a price; {loss.name} gives "
+            f"{float(whole[~whole.isfinite()][0])} in batch {len(sums.base) + 1}. Look for labels that are all -100 "
+            "and for NaN among the weights; what=[] leaves prices out."
+        )
+    sums.base.append(whole)
     if score is not None:
         sums.add("score", -1, items_of(score(base, given_to(subject))))
     effect = Effect(replay)
@@ -115,8 +129,8 @@ class Effect:
             return
         with torch._C.DisableTorchFunction():
             here = self.added[place]
-            change = (self._rows(gave) - self._rows(given) - here).norm(dim=-1) / here.norm(dim=-1)
-            self.sums[self.skipped, place] += change.nan_to_num(0.0, posinf=0.0).sum()
+            sizes, change = here.norm(dim=-1), (self._rows(gave) - self._rows(given) - here).norm(dim=-1)
+            self.sums[self.skipped, place] += (change / sizes).masked_fill(sizes == 0, 0.0).sum()
 
     def _rows(self, tokens: Tensor) -> Tensor:
         return rows_of(self.replay.subject, tokens)

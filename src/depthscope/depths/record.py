@@ -150,10 +150,10 @@ class EffectiveDepth(Record):
     def verdict(self) -> str:
         """What a reader should take away, in a few sentences."""
         if self.prices is None:
-            least = int(self.rest.influence.argmin()) + 1
+            influence = self.rest.influence.nan_to_num(math.inf)
             return (
-                f"Without a loss no block can be priced. Block {least} turns the tokens least (block influence "
-                f"{float(self.rest.influence.min()):.3g})."
+                f"Without a loss no block can be priced. Block {int(influence.argmin()) + 1} turns the tokens least "
+                f"(block influence {float(influence.min()):.3g})."
             )
         return " ".join(filter(None, (self._idle_words(), self._depth_words(), self._lens_words(), self._best_words())))
 

@@ -11,12 +11,10 @@ def numbered(blocks: Sequence[int]) -> str:
             runs[-1].append(block)
         else:
             runs.append([block])
-    said = [_run(run) for run in runs]
+    said = [part for run in runs for part in _parts(run)]
     listed = said[0] if len(said) == 1 else f"{', '.join(said[:-1])} and {said[-1]}"
     return f"block{'s' if len(blocks) > 1 else ''} {listed}"
 
 
-def _run(run: list[int]) -> str:
-    if len(run) < 3:
-        return " and ".join(map(str, run)) if len(run) == 1 else f"{run[0]}, {run[1]}"
-    return f"{run[0]} to {run[-1]}"
+def _parts(run: list[int]) -> list[str]:
+    return list(map(str, run)) if len(run) < 3 else [f"{run[0]} to {run[-1]}"]

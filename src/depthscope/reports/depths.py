@@ -13,6 +13,7 @@ from depthscope.reports.sheet import Curves, Grid, Line, Part, Sheet, notes
 
 SIZE = (12, 8.4)
 WIDTH = 132
+STYLES = ("-", "--", "-.", ":")  # so that curves that are the same are all seen
 MASSIVE = 0.01  # influence with and without massive tokens that differs by more is told
 LEGEND = (
     "influence: 1 - mean cos(x, y) of a block's input and output (block influence, ShortGPT); angle: between them, as "
@@ -223,8 +224,8 @@ def _of_branches(values: Tensor, ax: Any) -> None:
 
 
 def _drops(found: EffectiveDepth, ax: Any) -> None:
-    for colour, curve in zip(COLOURS, found.curves, strict=False):
-        ax.plot(curve.losses, marker=".", color=colour, label=curve.by)
+    for colour, style, curve in zip(COLOURS, STYLES, found.curves, strict=False):
+        ax.plot(curve.losses, marker=".", color=colour, ls=style, label=curve.by)
     ax.set(xlabel="blocks removed", ylabel="held-out loss")
     ax.xaxis.get_major_locator().set_params(integer=True)
     ax.legend(fontsize=8, frameon=False)

@@ -102,7 +102,7 @@ def blocks_by_name(model: nn.Module, blocks: str | Iterable[str] | None, stream:
     for path in sorted(candidates(model, None) | set(uncalled_lists(model)), key=_natural):
         families.setdefault(template(path), []).append(path)
     alike = {key: paths for key, paths in families.items() if len({type(model.get_submodule(p)) for p in paths}) == 1}
-    outer = [k for k in alike if not any(k != other and k.startswith(other + ".") for other in alike)]
+    outer = [k for k in alike if not any(_hides(model, alike, other, k) for other in alike)]
     outer = [k for k in outer if stream is None or stream in k]
     if not outer:
         raise BlocksNotFoundError(none_found(model))
@@ -114,6 +114,17 @@ def blocks_by_name(model: nn.Module, blocks: str | Iterable[str] | None, stream:
             f'Pass blocks="{largest[0]}" for one of them.'
         )
     return alike[largest[0]]
+
+
+def _hides(model: nn.Module, families: dict[str, list[str]], outer: str, inner: str) -> bool:
+    """Whether a family holds another, which is thus a part of its blocks.
+
+    A lone module whose name ends in a number (dinov2) is no block when what it holds is several modules with norms.
+    """
+    if outer == inner or not inner.startswith(outer + "."):
+        return False
+    alone = len(families[outer]) == 1 < len(families[inner]) and outer.rpartition(".")[2] != "*"
+    return not (alone and any(map(is_norm, model.get_submodule(families[inner][0]).modules())))
 
 
 def _natural(path: str) -> list[tuple[int, str]]:

@@ -23,8 +23,11 @@ class Passage:
     stream: Tensor
     standing: list[Tensor] = field(default_factory=list)  # norms and multiples of the stream
     heard: int = 0  # attentions that have run
+    joined: int = 0  # of them, those that have joined the stream
+    beside: int = 0  # those that joined it together with another: heads that are computed one by one
     pre_norm: bool = False
-    matrices: int = 0  # since attention, before the first sum
+    matrices: int = 0  # since the last attention, before the first sum
+    awaits_values: bool = False  # P is known and has not met the values: they may be made only now
     joint: bool = False  # attention was mixed with something else before the first sum
     sums: int = 0
     moves: int = 0  # how often the stream has become another tensor, or other numbers
@@ -45,8 +48,13 @@ class Passage:
 
     @property
     def attentions(self) -> int:
-        """How many the block has; the feed-forward network follows the last."""
-        return self.span.attentions or 1
+        """How many join the stream, each by a sum; the feed-forward network follows the last."""
+        return max(self.span.attentions - self.beside, 1)
+
+    def attention_joins(self) -> None:
+        """All attentions that have run since the last joined come in one sum."""
+        self.beside += max(self.heard - self.joined - 1, 0)
+        self.joined = self.heard
 
     def moves_to(self, stream: Tensor) -> Tensor:
         self.stream, self.standing, self.moves = stream, [], self.moves + 1

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from depthscope.traces.attention import attention_in
 from depthscope.traces.events import Join, Norm, Passage, StreamListener
 from depthscope.traces.lineage import Lineage
-from depthscope.traces.operations import PAIRS, Operation, is_norm, is_scalar
+from depthscope.traces.operations import PAIRS, PRODUCTS, Operation, is_norm, is_scalar
 from depthscope.traces.places import tokens_gave, tokens_given
 from depthscope.traces.spans import Span
 from depthscope.traces.tokens import first_tokens, replaced
@@ -186,9 +186,11 @@ class Follower:
         made = self._lineage.asked(op)
         result = self.listener.operation(now, op)
         if op.role in ("attention", "softmax") and attention_in(op, result) is not None:
-            now.heard += 1
+            now.heard, now.matrices, now.awaits_values = now.heard + 1, 0, op.role == "softmax"
             result = self.listener.attention(now, op, result)
             self._lineage.begin(result)
+        elif now.awaits_values:  # a product with weights mixes heads
+            now.awaits_values = not (any(made) and op.name in PRODUCTS and op.role is None)
         elif op.role == "matrix" and now.attended and not now.sums:
             now.matrices += 1
         self._trace(now, op, result, made)
@@ -217,6 +219,8 @@ class Follower:
         """A sum that has the stream as one operand. stands: which operands are the stream."""
         before = op.args[:2]
         attended = any(map(self._lineage.made, before))
+        if attended:
+            now.attention_joins()
         if now.awaits_branch and stands.count(True) == 1:
             op = op.with_args(*(a if s else self._branch(now, a) for a, s in zip(before, stands, strict=True)))
         result = self.listener.join(now, Join(op, stands))

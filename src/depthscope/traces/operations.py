@@ -41,6 +41,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "mm": ("input", "weight"),
 }
 PAIRS = ("sum", "product")
+PRODUCTS = ("matmul", "__matmul__", "bmm", "baddbmm", "einsum")  # of matrices
 REBINDING = ("__iadd__", "__imul__", "__isub__", "__itruediv__")  # written in place, and given a name anew
 # what flow.py asks: functions that give the same tokens in another form, by their first argument
 FORMS = {

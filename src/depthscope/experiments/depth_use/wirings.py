@@ -9,6 +9,9 @@ there. The claims about LayerNorm scaling did not hold: in the run of 2026-11-18
 those of pre-norm. They are marked as known to differ. No paper says how a de-escalated model uses its depth, so this
 arm is reported and not judged.
 
+One rate for all is not fair to all: of several `rates`, every arm takes the one that had the least loss in a short run,
+on validation text that prices nothing.
+
 depthscope reproduce depth_use/wirings     about 4 minutes of one core: 12 blocks of width 64, 160 steps, one seed.
 """
 
@@ -37,7 +40,10 @@ LESS, AGREES, LEVELS = 0.8, 0.3, 1.2
 
 @dataclass(frozen=True)
 class Config:
-    """rows: sequences that price blocks, and as many that judge removals. drops: blocks removed at most."""
+    """rows: sequences that price blocks, and as many that judge removals. drops: blocks removed at most.
+
+    rates: of several, each arm takes the one that is best after `searched` steps with the first seed.
+    """
 
     LEAST = {"trials": 1, "rows": 2, "drops": 1}
     depth: int = 12
@@ -47,7 +53,8 @@ class Config:
     segment: int = 64
     batch: int = 16
     steps: int = 160
-    lr: float = 2e-3
+    rates: tuple[float, ...] = (2e-3,)
+    searched: int = 80
     rows: int = 8
     drops: int = 3
     trials: int = 1
@@ -59,22 +66,50 @@ SMOKE = Config(depth=4, d=16, h=2, q=32, segment=32, batch=8, steps=12, rows=2, 
 
 def run(cfg: Config) -> dict[str, Tensor]:
     """By arm, seed and block: influence, contribution (both branches), price (arms, seeds, L); lens KL (.., L+1);
-    cost (arms, seeds, curves) of `drops` removals: greedy, influence, contiguous, last; test loss (arms, seeds)."""
-    found = [
-        [_priced(choice, cfg, seed) for seed in range(cfg.seed, cfg.seed + cfg.trials)] for choice in ARMS.values()
-    ]
+    cost (arms, seeds, curves) of `drops` removals: greedy, influence, contiguous, last; rate and test loss (arms,
+    seeds)."""
+    found = []
+    for choice in ARMS.values():
+        own = choice | {"lr": best_rate(choice, cfg)}
+        found.append([_priced(own, cfg, seed) for seed in range(cfg.seed, cfg.seed + cfg.trials)])
     names = found[0][0]
     return {name: torch.stack([torch.stack([one[name] for one in seeds]) for seeds in found]) for name in names}
 
 
-def _priced(choice: dict[str, Any], cfg: Config, seed: int) -> dict[str, Tensor]:
-    sizes = {"depth": cfg.depth, "d": cfg.d, "h": cfg.h, "q": cfg.q, "lr": cfg.lr, "batch": cfg.batch}
-    text = {"segment": cfg.segment, "test": 8192, "epoch_tokens": cfg.steps * cfg.batch * cfg.segment}
+def best_rate(choice: dict[str, Any], cfg: Config) -> float:
+    """The rate that has the least loss after a short run; a run that broke has none."""
+    if len(cfg.rates) == 1:
+        return cfg.rates[0]
+    losses = []
+    for rate in cfg.rates:
+        model, _ = _trained(choice | {"lr": rate}, cfg, cfg.seed, cfg.searched)
+        losses.append(_valid_loss(model, cfg))
+    return cfg.rates[int(torch.tensor(losses).nan_to_num(torch.inf).argmin())]
+
+
+def _trained(choice: dict[str, Any], cfg: Config, seed: int, steps: int) -> tuple[nn.Module, float]:
+    """A model and its test loss."""
+    sizes = {"depth": cfg.depth, "d": cfg.d, "h": cfg.h, "q": cfg.q, "batch": cfg.batch}
+    text = {"segment": cfg.segment, "test": 8192, "epoch_tokens": steps * cfg.batch * cfg.segment}
     (model, _), score, _ = trained("pydoc", sizes | text | choice | {"schedule": "cosine", "epochs": 1}, seed)
+    return model, score
+
+
+@torch.no_grad()
+def _valid_loss(model: nn.Module, cfg: Config) -> float:
+    """The loss on the end of the validation split; its beginning prices blocks."""
+    words = pydoc_corpus().valid[-4 * cfg.rows * cfg.segment :].reshape(-1, cfg.segment)
+    logits = model(words[:, :-1])[0]
+    return float(nn.functional.cross_entropy(logits.flatten(0, 1), words[:, 1:].flatten()))
+
+
+def _priced(choice: dict[str, Any], cfg: Config, seed: int) -> dict[str, Tensor]:
+    model, score = _trained(choice, cfg, seed, cfg.steps)
     made = depth(built_in(model), *_rows(cfg), drops=cfg.drops, what=("lens", "prices", "curves"))
     assert made.prices is not None and made.lens is not None
     return {
         "test_loss": torch.tensor(score, dtype=torch.float64),
+        "rate": torch.tensor(choice["lr"], dtype=torch.float64),
         "influence": made.rest.influence,
         "contribution": made.rest.size.sum(0),
         "price": made.prices.skip,
@@ -145,6 +180,8 @@ def claims(numbers: dict[str, Tensor], cfg: Config) -> list[Claim]:
         ("price, second half over first: LayerNorm scaling minus pre-norm", price[1] - price[0], 0.1, 100.0, 0.0),
     ]
     others = [(f"{arm}: test loss, nats", numbers["test_loss"][i].mean()) for i, arm in enumerate(ARMS)]
+    if len(cfg.rates) > 1:
+        others += [(f"{arm}: rate that was best in a short run", numbers["rate"][i, 0]) for i, arm in enumerate(ARMS)]
     others += [(f"{arm}: price, second half over first", price[i]) for i, arm in enumerate(ARMS) if i > 1]
     others += [(f"{arm}: rank correlation of influence and price", agree[i]) for i, arm in enumerate(ARMS) if i]
     limit, one_each = cfg.depth / 2 + 2, cfg.depth + 1.0
