@@ -114,6 +114,15 @@ def test_a_record_that_cannot_be_told_is_refused_when_it_is_read(tmp_path: Path)
         ds.load(tmp_path / "paths.json")
 
 
+def test_a_run_that_cannot_be_shown_is_refused_when_it_is_read(tmp_path: Path) -> None:
+    """Its str is a line of its own, which does not look at all that is shown."""
+    record = example("run").to_dict()
+    record["evaluations"] = [{"step": 1, "split": -1, "loss": 0.5}]
+    (tmp_path / "run.json").write_text(as_json(record))
+    with pytest.raises(RecordError, match=r"the parts of the Run in .* must fit together; they do not"):
+        ds.load(tmp_path / "run.json")
+
+
 @over(
     "options",
     [

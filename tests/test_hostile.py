@@ -1,6 +1,7 @@
 """What strangers may hand in: folders with code, packed bombs, names with markup, addresses with passwords."""
 
 import gzip
+import json
 import sys
 import zipfile
 from dataclasses import replace
@@ -14,16 +15,25 @@ import torch
 from typer.testing import CliRunner
 
 import depthscope as ds
+from depthscope.cli import main
 from depthscope.cli.main import app
-from depthscope.errors import UsageError
+from depthscope.errors import RecordError, UsageError
+from depthscope.experiments import kept_outcomes
+from depthscope.files import through_no_link
 from depthscope.models.resolve import resolve
 from depthscope.models.sizes import Sizes
+from depthscope.training.build import Build
 from depthscope.training.data import npz, reading
 from depthscope.training.data.npz import read_npz
 from depthscope.training.data.reading import lines
 from depthscope.training.data.rows import decode
+from depthscope.training.job import ERRORS, STEPS, Job, code, do
+from depthscope.training.lock import asking
+from depthscope.training.own_process import Asker, in_own_process
+from depthscope.training.recipe import Recipe
 from depthscope.training.search import storage_of, without_secrets
 from loops import over
+from record_examples import example
 
 CONFIG = '{"model_type": "theirs", "auto_map": {"AutoConfig": "theirs.C", "AutoModel": "theirs.M"}}'
 
@@ -166,3 +176,107 @@ def test_a_seed_that_is_none_is_refused_in_words(command: str, seed: str) -> Non
     what = "digits" if command in ("train", "compare") else "classic"
     done = CliRunner().invoke(app, [command, what, "--depth", "2", "--seed" + "s" * (command == "compare"), seed])
     assert isinstance(done.exception, ds.errors.DepthscopeError) or done.exit_code == 2, done.exception
+
+
+@over("command", ["scan", "forecast", "bench"])
+@over("size", ["--depth", "--width", "--tokens", "--batch"])
+def test_a_size_that_nobody_means_is_refused_before_anything_is_built(command: str, size: str) -> None:
+    if command == "bench" and size != "--depth":
+        return
+    done = CliRunner().invoke(app, [command, "classic", size, "9" * 30])
+    assert isinstance(done.exception, ds.errors.DepthscopeError) or done.exit_code == 2, done.exception
+
+
+@over("name", ["depth", "d", "q"])
+def test_a_design_that_nobody_means_is_refused_too(name: str) -> None:
+    with pytest.raises(UsageError, match=f"design: {name} must be at most 1,000,000; got 9"):
+        ds.models.classic(**{"depth": 1, "d": 8, "h": 2, name: 9 * 10**30})
+
+
+@over("error", [MemoryError(), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")])
+def test_no_memory_is_one_line(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def fails() -> None:
+        raise error
+
+    monkeypatch.setattr(main, "app", fails)
+    monkeypatch.setattr(main.signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit, match="2"):
+        main.run()
+    assert "error: there must be memory for it;" in " ".join(capsys.readouterr().err.split())
+
+
+def test_another_error_of_torch_is_not_taken_for_one_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise RuntimeError("shapes differ")
+
+    monkeypatch.setattr(main, "app", fails)
+    monkeypatch.setattr(main.signal, "signal", lambda *_: None)
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        main.run()
+
+
+@over("mode", ["w", "ab"])
+def test_a_file_with_a_known_name_is_not_written_through_a_link(mode: str, tmp_path: Path) -> None:
+    (tmp_path / "theirs").write_text("as it was")
+    (tmp_path / "steps.txt").symlink_to(tmp_path / "theirs")
+    with pytest.raises(UsageError, match=r"steps.txt: must be a file; it is a link. Take it away"):
+        open(tmp_path / "steps.txt", mode, opener=through_no_link)
+    assert (tmp_path / "theirs").read_text() == "as it was"
+    with open(tmp_path / "own", mode, opener=through_no_link) as file:
+        file.write("x" if mode == "w" else b"x")
+    assert (tmp_path / "own").read_text() == "x"
+
+
+def test_a_training_writes_through_no_link_that_waits_in_its_folder(tmp_path: Path) -> None:
+    job = Job("a job", tmp_path / "job", "digits", {"train": 64}, Build(depth=1, d=8, h=2, q=8), Recipe(epochs=1))
+    job.write()
+    (tmp_path / "theirs").write_text("as it was")
+    (job.folder / STEPS).symlink_to(tmp_path / "theirs")
+    with pytest.raises(UsageError, match=r"steps.txt: must be a file; it is a link"):
+        do(job)
+    (job.folder / ERRORS).symlink_to(tmp_path / "theirs")
+    with asking(tmp_path) as lock:
+        said = in_own_process(0, job, Asker(lock, code(), str(tmp_path)))
+    assert "errors.txt: must be a file; it is a link" in str(said)
+    assert (tmp_path / "theirs").read_text() == "as it was"
+
+
+def test_trials_are_written_through_no_link(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    (tmp_path / "search.journal").symlink_to(tmp_path / "theirs")
+    with pytest.raises(UsageError, match=r"search.journal: must be a file; it is a link"):
+        storage_of(tmp_path, None)
+    assert not (tmp_path / "theirs").exists()
+
+
+def test_a_table_of_outcomes_takes_the_place_of_a_link(tmp_path: Path) -> None:
+    (tmp_path / "outcomes.json").symlink_to(tmp_path / "theirs")
+    kept_outcomes.write(tmp_path / "outcomes.json", kept_outcomes.Outcomes({}, {}), "a command")
+    assert not (tmp_path / "theirs").exists() and kept_outcomes.kept(tmp_path / "outcomes.json").ladder == {}
+
+
+@over(
+    "change", [{"within": []}, {"within": None}, {"needs": "mask"}, {"needs": [{}]}, {"needs": ["os"]}, {"learns": 1}]
+)
+def test_a_saved_fix_with_other_things_in_it_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    model = ds.models.classic(depth=2, d=8, h=2)
+    with ds.fix_(model, ds.remedies.DeEscalate(0.5)) as fix:
+        record = json.loads(fix.save(tmp_path).read_text())
+    del record["crc32"]
+    record["fixes"][0] |= change
+    (tmp_path / "depthscope.json").write_text(json.dumps(record))
+    with pytest.raises(RecordError, match="must hold at least one fix, each with within, needs and learns"):
+        ds.fix_(model, tmp_path)
+
+
+@over("depth", [300, 480, 900, 990])
+@over("field", ["states", "notes"])
+def test_lists_in_lists_without_end_are_refused_in_words(depth: int, field: str, tmp_path: Path) -> None:
+    inside = "[" * depth + "1.0" + "]" * depth
+    text = json.dumps(example("scan").to_dict() | {field: {"t_sim": "HERE"} if field == "states" else "HERE"})
+    (tmp_path / "scan.json").write_text(text.replace('"HERE"', inside))
+    with pytest.raises(RecordError) as caught:
+        ds.load(tmp_path / "scan.json")
+    assert str(caught.value).count("The file is damaged") <= 1

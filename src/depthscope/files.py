@@ -36,6 +36,16 @@ def whole_file(path: str | Path) -> Iterator[Path]:
             part.unlink()
 
 
+def through_no_link(path: str, flags: int) -> int:
+    """For open(..., opener=): a file whose name is known beforehand, and so may be a link that another has laid."""
+    try:
+        return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    except OSError as error:
+        if not Path(path).is_symlink():
+            raise
+        raise UsageError(f"{path}: must be a file; it is a link. Take it away, or choose another place.") from error
+
+
 def check_writable(path: str | Path) -> None:
     """Make the folder of a file that is to be written, or say why that cannot be."""
     folder = Path(path).parent

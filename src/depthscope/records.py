@@ -94,7 +94,12 @@ class Record:
                 f"{cls.__name__}: this depthscope reads format version {known}; got {version!r}. "
                 "Use the depthscope that wrote it."
             )
-        return _made(cls, record, version, cls.__name__)
+        try:
+            return _made(cls, record, version, cls.__name__)
+        except RecursionError:
+            raise RecordError(
+                f"{cls.__name__}: lists must not lie in hundreds of others; here they do. The file is damaged."
+            ) from None
 
     def save(self, path: str | Path) -> Path:
         """Write the record as JSON, with a checksum: the whole file or none."""
@@ -154,7 +159,7 @@ def load(path: str | Path) -> Record:
 def _held(record: AnyRecord, path: str | Path) -> AnyRecord:
     """The record, which can be told in words: where its parts do not fit together, that is said now and not later."""
     try:
-        _ = f"{record!r} {record}"
+        _ = f"{record!r} {Record.__str__(record)}"  # a class may have a shorter str, but all are shown
     except Exception as error:  # whatever numbers that are not there, too many or too few lead to
         raise RecordError(
             f"load: the parts of the {type(record).__name__} in {str(path)!r} must fit together; they do not "
@@ -237,9 +242,11 @@ def read(value: Any, kind: Any, version: int, where: str) -> Any:
             return _made(outer, value, version, where)
         key, one = inner
         try:
-            return {key(k): read(v, one, version, f"{where}[{k!r}]") for k, v in value.items()}
+            names = [key(k) for k in value]
         except ValueError as error:
             raise RecordError(f"{where}: must have numbers for names; {error}. The file is damaged.") from None
+        values = (read(v, one, version, f"{where}[{k!r}]") for k, v in value.items())
+        return dict(zip(names, values, strict=True))
     if outer in (list, tuple):
         _demand(isinstance(value, list), value, "a list", where)
         kinds = inner if outer is tuple and inner[-1] is not ... else (inner[:1] or (Any,)) * len(value)

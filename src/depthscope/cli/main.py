@@ -68,9 +68,20 @@ def run() -> None:
     try:
         app()
     except DepthscopeError as error:
-        from rich.console import Console
+        _refuse(str(error))
+    except (MemoryError, RuntimeError) as error:
+        if not (isinstance(error, MemoryError) or "memory" in str(error)):  # torch says it in words
+            raise
+        _refuse(
+            f"there must be memory for it; {str(error).splitlines()[0] if str(error) else 'there is too little'}. "
+            "Try a smaller --depth, --width, --tokens or --batch."
+        )
 
-        from depthscope.reports.sheet import Line
 
-        Console(stderr=True).print(Line([("error: ", "bold red"), str(error)]).view())
-        sys.exit(2)
+def _refuse(words: str) -> None:
+    from rich.console import Console
+
+    from depthscope.reports.sheet import Line
+
+    Console(stderr=True).print(Line([("error: ", "bold red"), words]).view())
+    sys.exit(2)

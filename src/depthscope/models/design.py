@@ -10,12 +10,15 @@ from depthscope.registry import lookup, unknown
 
 State = Tensor | tuple[Tensor, ...]  # what flows between blocks: the main stream, or it and a wiring's further streams
 TABLE_OF = {"wiring": "wiring", "attention": "attention", "activation": "activation", "weights": "weight law"}
+LARGEST = 10**6  # of any size: what is larger is a slip of the hand, and would be built until the memory is full
 
 
 def check_size(where: str, name: str, size: object) -> None:
-    """Raise UsageError unless a size is a whole number, 1 or more."""
+    """Raise UsageError unless a size is a whole number from 1 to LARGEST."""
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise UsageError(f"{where}: {name} must be a whole number, 1 or more; got {size!r}. Give another {name}=.")
+    if size > LARGEST:
+        raise UsageError(f"{where}: {name} must be at most {LARGEST:,}; got {size}. Give another {name}=.")
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def _one(model: nn.Module, told: dict[str, Any], put: Put, given: dict[str, Any]
 
 def _check(model: nn.Module, record: FixRecord) -> None:
     """Refuse a model whose blocks are not those that the fix was saved for."""
-    if not record.fixes or not all({"within", "needs", "learns"} <= set(told) for told in record.fixes):
+    if not record.fixes or not all(map(_is_whole, record.fixes)):
         raise RecordError("FixRecord: must hold at least one fix, each with within, needs and learns. It is damaged.")
     paths = {path for path, _ in model.named_modules()}
     gone = sorted({told["within"] for told in record.fixes} - paths)
@@ -60,6 +60,12 @@ def _check(model: nn.Module, record: FixRecord) -> None:
             f"{f'no {gone[0]}' if gone else _few(now)}. Load the model that was saved, of the same class and depth, or "
             "fix this one anew: ds.fix_(model, remedy)."
         )
+
+
+def _is_whole(told: dict[str, Any]) -> bool:
+    """Words in within, a word or nothing in learns, names of arguments in needs."""
+    words = isinstance(told.get("within"), str) and isinstance(told.get("learns", 0), str | None)
+    return words and isinstance(told.get("needs"), list) and all(one in ("mask", "group") for one in told["needs"])
 
 
 def _few(blocks: list[str] | None) -> str:

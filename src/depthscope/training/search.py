@@ -66,6 +66,8 @@ def _database(optuna: Any, url: str) -> Any:
 
 def _journal(optuna: Any, path: Path) -> Any:
     """The journal file, every line of which must be whole: Optuna would fail at a damaged one, here or later."""
+    if path.is_symlink():  # Optuna would write through it
+        raise UsageError(f"{path}: must be a file; it is a link. Take it away, or choose another --folder.")
     try:
         if not _whole(path):
             time.sleep(POLL)  # somebody may be writing to it this very moment
