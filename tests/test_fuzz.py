@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tools.fuzz import loaders, metrics, models, records  # noqa: F401
+from tools.fuzz import loaders, metrics, models, records, verbs  # noqa: F401
 from tools.fuzz.case import KINDS, tried
 
 import depthscope as ds
@@ -23,6 +23,7 @@ from loops import over
 from record_examples import example
 
 SLOW = ("folder_of_a_model", "forecasted", "experiment", "record_changed", "fix", "journal", "fixed")
+ODD = ("scan_asked", "fix_asked", "sizes_asked")
 few = settings(deadline=None, derandomize=True, max_examples=4, suppress_health_check=[*HealthCheck])
 many = settings(few, max_examples=25)
 
@@ -40,10 +41,16 @@ def test_a_few_slow_cases_find_nothing(number: int) -> None:
     a_few(SLOW, number)
 
 
+@few
+@given(st.integers(0, 10**9))
+def test_a_few_odd_questions_find_nothing(number: int) -> None:
+    a_few(ODD, number)
+
+
 @many
 @given(st.integers(0, 10**9))
 def test_some_quick_cases_find_nothing(number: int) -> None:
-    a_few(tuple(name for name in KINDS if name not in SLOW), number)
+    a_few(tuple(name for name in KINDS if name not in SLOW + ODD), number)
 
 
 def test_a_finding_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

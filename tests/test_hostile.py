@@ -1,6 +1,7 @@
 """What strangers may hand in: folders with code, packed bombs, names with markup, addresses with passwords."""
 
 import gzip
+import inspect
 import json
 import sys
 import zipfile
@@ -22,6 +23,7 @@ from depthscope.experiments import kept_outcomes
 from depthscope.files import through_no_link
 from depthscope.models.resolve import resolve
 from depthscope.models.sizes import Sizes
+from depthscope.registry import TABLES
 from depthscope.training.build import Build
 from depthscope.training.data import npz, reading
 from depthscope.training.data.npz import read_npz
@@ -280,3 +282,37 @@ def test_lists_in_lists_without_end_are_refused_in_words(depth: int, field: str,
     with pytest.raises(RecordError) as caught:
         ds.load(tmp_path / "scan.json")
     assert str(caught.value).count("The file is damaged") <= 1
+
+
+@over("name", sorted(TABLES["remedy"]))
+def test_settings_of_a_remedy_that_are_no_numbers_are_refused_in_words(name: str) -> None:
+    remedy = TABLES["remedy"][name]
+    takes = inspect.signature(remedy).parameters
+    for setting in takes:
+        for odd in ("word", [], [1.0], 10**400, float("nan"), 1e300):
+            if setting == "learnable":
+                continue
+            with pytest.raises(ds.errors.DepthscopeError, match=rf"{setting}|mode"):
+                remedy(**({"d": 8} if "d" in takes else {}) | {setting: odd})
+
+
+@over(
+    "asked, said",
+    [
+        ({"stream": 0}, "stream must be a name|no stream is called"),
+        ({"blocks": 3}, "blocks must be a pattern or a list of them; got 3"),
+        ({"blocks": [3]}, "blocks must be patterns, words such as"),
+    ],
+)
+def test_names_that_are_no_words_are_refused_by_every_verb(asked: dict[str, Any], said: str) -> None:
+    model, X = ds.models.classic(depth=2, d=8, h=2), torch.randn(2, 5, 8)
+    for verb in (lambda: ds.scan(model, X, **asked), lambda: ds.fix_(model, ds.remedies.DeEscalate(), **asked)):
+        with pytest.raises(ds.errors.DepthscopeError, match=said):
+            verb()
+
+
+def test_a_mask_of_fewer_sequences_is_refused_in_words() -> None:
+    model, X = ds.models.classic(depth=2, d=8, h=2), torch.randn(2, 5, 8)
+    mask = torch.tensor([[0, 1, 1, 1, 1]]).bool()
+    with pytest.raises(ds.errors.DepthscopeError, match="mask must"):
+        ds.scan(model, X, mask=mask)

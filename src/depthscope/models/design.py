@@ -5,12 +5,12 @@ from typing import Any
 
 from torch import Tensor
 
+from depthscope.checks import LARGEST
 from depthscope.errors import UnknownNameError, UsageError
 from depthscope.registry import lookup, unknown
 
 State = Tensor | tuple[Tensor, ...]  # what flows between blocks: the main stream, or it and a wiring's further streams
 TABLE_OF = {"wiring": "wiring", "attention": "attention", "activation": "activation", "weights": "weight law"}
-LARGEST = 10**6  # of any size: what is larger is a slip of the hand, and would be built until the memory is full
 
 
 def check_size(where: str, name: str, size: object) -> None:

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from depthscope.checks import LARGEST
 from depthscope.errors import UsageError
-from depthscope.models.design import LARGEST
 
 
 @dataclass(frozen=True)
