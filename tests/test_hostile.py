@@ -311,6 +311,12 @@ def test_names_that_are_no_words_are_refused_by_every_verb(asked: dict[str, Any]
             verb()
 
 
+@over("metrics", [3, True, [None], [["t_sim"]], {"t_sim": 1, 2: 3}])
+def test_metrics_that_are_no_names_are_refused_in_words(metrics: Any) -> None:
+    with pytest.raises(UsageError, match="metrics must be names, as depthscope ls metrics shows them; got"):
+        ds.scan(ds.models.classic(depth=2, d=8, h=2), torch.randn(2, 5, 8), metrics=metrics)
+
+
 def test_a_mask_of_fewer_sequences_is_refused_in_words() -> None:
     model, X = ds.models.classic(depth=2, d=8, h=2), torch.randn(2, 5, 8)
     mask = torch.tensor([[0, 1, 1, 1, 1]]).bool()
