@@ -3,12 +3,16 @@
 import gzip
 import inspect
 import json
+import os
+import pickle
+import re
 import sys
 import zipfile
 from dataclasses import replace
 from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as Xml
 
 import numpy as np
 import pytest
@@ -24,6 +28,7 @@ from depthscope.files import through_no_link
 from depthscope.models.resolve import resolve
 from depthscope.models.sizes import Sizes
 from depthscope.registry import TABLES
+from depthscope.reports.show import markdown
 from depthscope.training.build import Build
 from depthscope.training.data import npz, reading
 from depthscope.training.data.npz import read_npz
@@ -66,6 +71,40 @@ def test_the_code_of_a_tokenizer_does_not_run_either(tmp_path: Path, monkeypatch
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     with pytest.raises(UsageError, match="tokenizer"):
         resolve(str(tmp_path), Sizes(), text=str(tmp_path / "words.txt"))
+    assert not (tmp_path / "sprung").exists()
+
+
+class Springs:
+    """Unpickling it would leave a folder behind."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.place),)
+
+
+@over("how", ["zip", "legacy", "plain"])
+def test_a_pickle_in_the_place_of_what_a_remedy_has_learned_does_not_run(how: str, tmp_path: Path) -> None:
+    model = ds.models.classic(depth=2, d=8, h=2)
+    with ds.fix_(model, ds.remedies.DeEscalate(0.5, learnable=True)) as fix:
+        fix.save(tmp_path)
+    path, trap = tmp_path / "depthscope_learned.pt", {"": Springs(tmp_path / "sprung")}
+    if how == "plain":
+        path.write_bytes(pickle.dumps(trap, protocol=2))
+    else:
+        torch.save(trap, path, _use_new_zipfile_serialization=how == "zip")
+    with pytest.raises(RecordError, match="must hold what the remedy has learned"):
+        ds.fix_(model, tmp_path)
+    assert not (tmp_path / "sprung").exists() and not ds.fixes(model)
+
+
+def test_a_pickle_in_the_place_of_weights_does_not_run(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    transformers.GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=9).save_pretrained(tmp_path)
+    torch.save({"wte.weight": Springs(tmp_path / "sprung")}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(UsageError, match="must load with transformers"):
+        resolve(str(tmp_path), Sizes())
     assert not (tmp_path / "sprung").exists()
 
 
@@ -132,7 +171,7 @@ def test_words_of_a_driver_have_no_password() -> None:
 
 
 MARKED = "[/]"  # rich takes it for the end of a style that nobody began
-HOSTILE = "[/red]$\\frac{<script>alert(1)</script>&\"' =1+1"
+HOSTILE = "[/red]$\\frac{$<script>alert(1)</script>&\"' =1+1"
 
 
 def named(name: str) -> Any:
@@ -147,7 +186,10 @@ def test_a_model_may_be_called_anything(name: str, tmp_path: Path) -> None:
     assert scan.model == name
     page = ds.report(scan, to=tmp_path / "page.html").read_text()
     assert "<script>alert" not in page
-    scan.draw().canvas.draw()
+    scan.draw().savefig(tmp_path / "picture.svg")
+    Xml.parse(tmp_path / "picture.svg")
+    assert "<script>" not in (tmp_path / "picture.svg").read_text()
+    assert re.search(r"(?<!\\)<script|[\x1b\x07]", markdown(scan)) is None
     assert "<script>alert" not in str(scan._repr_html_()) and "\x1b" not in str(scan)
     assert ds.load(scan.save(tmp_path / "scan.json")).to_dict() == scan.to_dict()
     half = replace(scan, model="half \ud800 of a character")  # as a file may say, and no class can be called
