@@ -19,8 +19,8 @@ from depthscope.records import Record
 OLD = Path(__file__).parents[2] / "tests" / "old_records"
 FILES = sorted(path for path in OLD.glob("*.json") if path.stem != "results")
 ODD: list[Any] = [
-    None, True, False, 0, 1, -1, 2, 7, 10**30, 0.5, -3.25, 1e308, "nan", "inf", "-inf", "", "word", "[/]", "\x1b[0m", "$\\frac{$",
-    "\ud800", 10**400, [], [1.0], [[1.0, 2.0]], {}, {"a": 1}, [None], "block", "0",
+    None, True, False, 0, 1, -1, 2, 7, 10**30, 0.5, -3.25, 1e308, "nan", "inf", "-inf", "", "word", "[/]", "\x1b[0m",
+    "$\\frac{$", "\ud800", 10**400, [], [1.0], [[1.0, 2.0]], {}, {"a": 1}, [None], "block", "0",
 ]  # fmt: skip
 
 
