@@ -17,12 +17,13 @@ from xml.etree import ElementTree as Xml
 import numpy as np
 import pytest
 import torch
+import typer
 from typer.testing import CliRunner
 
 import depthscope as ds
 from depthscope.cli import main
 from depthscope.cli.main import app
-from depthscope.errors import RecordError, UsageError
+from depthscope.errors import RecordError, UsageError, first_line
 from depthscope.experiments import kept_outcomes
 from depthscope.files import through_no_link
 from depthscope.models.resolve import resolve
@@ -251,6 +252,20 @@ def test_no_memory_is_one_line(
     assert "error: there must be memory for it;" in " ".join(capsys.readouterr().err.split())
 
 
+def test_an_interrupted_command_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    interrupted = typer.Typer()
+
+    @interrupted.command()
+    def command() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main, "app", lambda: interrupted([]))
+    monkeypatch.setattr(main.signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit, match="130"):
+        main.run()
+    assert "interrupted: files that have their names are whole." in capsys.readouterr().err
+
+
 def test_another_error_of_torch_is_not_taken_for_one_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails() -> None:
         raise RuntimeError("shapes differ")
@@ -364,3 +379,27 @@ def test_a_mask_of_fewer_sequences_is_refused_in_words() -> None:
     mask = torch.tensor([[0, 1, 1, 1, 1]]).bool()
     with pytest.raises(ds.errors.DepthscopeError, match="mask must"):
         ds.scan(model, X, mask=mask)
+
+
+@over("change", [{"remedy": {}}, {"remedy": None}, {"settings": []}, {"settings": "tau"}, {"at": []}, {"causal": None}])
+def test_a_described_fix_with_other_things_in_it_is_refused(change: dict[str, Any]) -> None:
+    model = ds.models.classic(depth=2, d=8, h=2)
+    with ds.fix_(model, ds.remedies.DeEscalate(0.5)) as fix:
+        told = fix.describe()
+    with pytest.raises(UsageError, match="a described fix must have words for remedy, at and causal"):
+        ds.fix_(model, told | change)
+    assert not ds.fixes(model)
+
+
+@over("data", [b"", b"\x80", bytes(200)])
+def test_what_a_remedy_has_learned_may_be_damaged_in_any_way(data: bytes, tmp_path: Path) -> None:
+    model = ds.models.classic(depth=2, d=8, h=2)
+    with ds.fix_(model, ds.remedies.DeEscalate(0.5, learnable=True)) as fix:
+        fix.save(tmp_path)
+    (tmp_path / "depthscope_learned.pt").write_bytes(data)
+    with pytest.raises(RecordError, match=r"must hold what the remedy has learned; it cannot be read: \w+"):
+        ds.fix_(model, tmp_path)
+
+
+def test_the_first_line_of_an_error_that_says_nothing_is_its_kind() -> None:
+    assert first_line(EOFError()) == "EOFError" and first_line(ValueError("\n a \n b")) == "a"

@@ -16,6 +16,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -61,12 +62,13 @@ def tried(cell: Cell, tests: list[str], minutes: float, download: bool) -> Row:
         return Row(cell.name, 0, f"not tried: there is no Python {cell.python} here", "nothing known")
     shutil.rmtree(place, ignore_errors=True)
     try:
-        _run([python, "-m", "venv", str(place)], 5)
+        wanted, pip = f"torch=={cell.torch}", ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        asked = [python, *pip, "--dry-run", "--ignore-installed", "--no-index", "--no-deps", wanted]
+        if not download and _run(asked, minutes)[0]:
+            return _compiled(cell, python)
+        _run([python, "-m", "venv", str(place)], minutes)
         own = str(place / "bin" / "python")
-        pip = [own, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        wanted = f"torch=={cell.torch}"
-        if not download and _run([*pip, "--dry-run", "--no-index", "--no-deps", wanted], minutes)[0]:
-            return _compiled(cell, own)
+        pip = [own, *pip]
         code, said = _run([*pip, wanted], minutes)
         if code:
             return Row(cell.name, 0, f"not tried: no wheel of torch {cell.torch} here ({_last(said)})", "nothing known")
@@ -88,26 +90,20 @@ def tried(cell: Cell, tests: list[str], minutes: float, download: bool) -> Row:
 
 def _compiled(cell: Cell, python: str) -> Row:
     """All that can be known without torch: whether this Python reads the sources, and warns of nothing in them."""
+    takes = _compiles(python)
+    came = "its compiler takes all files without a warning" if takes else "its compiler does not take all files"
+    files = sum(1 for folder in FOLDERS for _ in (ROOT / folder).rglob("*.py"))
+    return Row(cell.name, files, f"no torch {cell.torch} for it at hand; {came}", "no test was run")
+
+
+@cache
+def _compiles(python: str) -> bool:
     with tempfile.TemporaryDirectory() as place:
-        words = [
-            "-W",
-            "error",
-            "-X",
-            f"pycache_prefix={place}",
-            "-m",
-            "compileall",
-            "-q",
-            "-f",
-            "src",
-            "tests",
-            "tools",
-        ]
-        code, said = _run([python, *words], 5)
+        words = ["-W", "error", "-X", f"pycache_prefix={place}", "-m", "compileall", "-q", "-f", *FOLDERS]
+        code, said = _run([python, *words], 20)
     for line in said.splitlines()[:5]:
         print(f"  {line[:200]}", flush=True)
-    files = sum(1 for folder in FOLDERS for _ in (ROOT / folder).rglob("*.py"))
-    came = f"no test: no wheel of torch {cell.torch} for it is at hand; its compiler takes all files without a warning"
-    return Row(cell.name, files, came if code == 0 else "its compiler does not take all files", "no test was run")
+    return code == 0
 
 
 def _run(words: list[str], minutes: float) -> tuple[int, str]:

@@ -1,6 +1,5 @@
 """The fixes that lie beside a model's weights are put back into the model."""
 
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from depthscope.errors import RecordError, UsageError
+from depthscope.errors import RecordError, UsageError, first_line
 from depthscope.remedies.fix_record import LEARNED, FixRecord
 from depthscope.remedies.saving import block_names
 
@@ -77,9 +76,9 @@ def _learned(folder: Path, record: FixRecord) -> dict[str, Any]:
         return {}
     try:
         return torch.load(folder / LEARNED, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
+    except Exception as error:  # the reader of torch has errors of many kinds for what is damaged
         raise RecordError(
-            f"{LEARNED} must hold what the remedy has learned; it cannot be read: {str(error).splitlines()[0]}. "
+            f"{LEARNED} must hold what the remedy has learned; it cannot be read: {first_line(error)}. "
             f"Copy the whole folder {str(folder)!r}."
         ) from None
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_plus
 
-from depthscope.errors import MissingExtraError, RecordError, UsageError
+from depthscope.errors import MissingExtraError, RecordError, UsageError, first_line
 from depthscope.extras import install
 from depthscope.training.arms import rate_words
 from depthscope.training.job import Job
@@ -34,7 +34,7 @@ def storage_of(folder: Path, url: str | None) -> Any:
         except Exception as error:  # SQLAlchemy, its drivers and Optuna each have their own
             raise UsageError(
                 f"storage: must be the URL of a database that can be reached, as sqlite:///trials.db; "
-                f"{without_secrets(url, f'got {url!r}: {str(error).splitlines()[0]}')}. Leave it out for a file in the "
+                f"{without_secrets(url, f'got {url!r}: {first_line(error)}')}. Leave it out for a file in the "
                 "folder."
             ) from None  # whose words and locals have the password too
     folder.mkdir(parents=True, exist_ok=True)
