@@ -374,6 +374,29 @@ def test_metrics_that_are_no_names_are_refused_in_words(metrics: Any) -> None:
         ds.scan(ds.models.classic(depth=2, d=8, h=2), torch.randn(2, 5, 8), metrics=metrics)
 
 
+def test_masks_of_batches_that_are_no_tensors_are_refused_in_words() -> None:
+    model, X = ds.models.classic(depth=2, d=8, h=2), torch.randn(2, 5, 8)
+    with pytest.raises(
+        ds.errors.DepthscopeError, match=r"every mask must be a tensor \(B, n\); that of batch 0 is str"
+    ):
+        ds.scan(model, [X], mask="mask")
+
+
+@over("kind, change", [("scan", {"tokens": 10**400}), ("run", {"history": {"loss": [10**400]}})])
+def test_whole_numbers_beyond_all_floats_are_refused_when_they_are_read(kind: str, change: dict[str, Any]) -> None:
+    with pytest.raises(RecordError, match=r"a record: numbers must be below 2\^1023; got one of 401 digits"):
+        type(example(kind)).from_dict(example(kind).to_dict() | change)
+
+
+@over("name", ["gain", "bias_share"])
+@over("step", ["block", "attention"])
+def test_a_scan_without_the_numbers_of_its_verdict_is_refused_when_it_is_read(step: str, name: str) -> None:
+    record = ds.scan(ds.models.classic(depth=2, d=8, h=2), torch.randn(2, 5, 8)).to_dict()
+    del record["steps"][step][name]
+    with pytest.raises(RecordError, match="must be with gain and bias_share"):
+        ds.Scan.from_dict(record)
+
+
 def test_a_mask_of_fewer_sequences_is_refused_in_words() -> None:
     model, X = ds.models.classic(depth=2, d=8, h=2), torch.randn(2, 5, 8)
     mask = torch.tensor([[0, 1, 1, 1, 1]]).bool()

@@ -25,6 +25,7 @@ ComplexTensor = Annotated[Tensor, torch.complex128]  # the type of a field; a Te
 NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}  # words, because JSON has no such numbers
 FORMATS: dict[str, type["Record"]] = {}  # every class of records by its format word
 AnyRecord = TypeVar("AnyRecord", bound="Record")
+LARGEST = 2**1023  # of whole numbers: no float is larger
 BRIEF = 5  # fields in a repr
 LONGEST = 240  # letters in a repr
 
@@ -255,7 +256,7 @@ def read(value: Any, kind: Any, version: int, where: str) -> Any:
             read(v, one, version, f"{where}[{k}]") for k, (v, one) in enumerate(zip(value, kinds, strict=True))
         )
     _demand(type(value) is outer, value, outer.__name__, where)
-    return value
+    return _numbers(value) if outer is int else value
 
 
 def _demand(holds: bool, value: Any, what: str, where: str) -> None:
@@ -303,4 +304,8 @@ def _numbers(value: Any) -> Any:
         return {k: _numbers(v) for k, v in value.items()}
     if isinstance(value, list):
         return [_numbers(v) for v in value]
+    if type(value) is int and abs(value) > LARGEST:
+        raise RecordError(
+            f"a record: numbers must be below 2^1023; got one of {len(str(value))} digits. It is damaged."
+        )
     return NUMBERS.get(value, value) if isinstance(value, str) else value
