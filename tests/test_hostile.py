@@ -426,3 +426,9 @@ def test_what_a_remedy_has_learned_may_be_damaged_in_any_way(data: bytes, tmp_pa
 
 def test_the_first_line_of_an_error_that_says_nothing_is_its_kind() -> None:
     assert first_line(EOFError()) == "EOFError" and first_line(ValueError("\n a \n b")) == "a"
+
+
+@over("name", ["tau", "alpha", "gain", "t_sim", "scores"])
+def test_numbers_that_no_float_can_hold_are_refused_in_words(name: str) -> None:
+    with pytest.raises(ds.errors.DepthscopeError, match=name):
+        ds.forecast(**{"depth": 2, name: 10**400})
