@@ -68,7 +68,7 @@ def run() -> None:
     try:
         app()
     except SystemExit as end:
-        if isinstance(getattr(end.__context__, "__cause__", None), KeyboardInterrupt):  # typer says nothing
+        if end.code == 130:  # also where a command put its things away, or typer saw ^C, neither of which says a word
             _say("interrupted: ", "files that have their names are whole. Give the same command again.")
         raise
     except DepthscopeError as error:
