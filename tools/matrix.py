@@ -92,8 +92,7 @@ def _compiled(cell: Cell, python: str) -> Row:
     """All that can be known without torch: whether this Python reads the sources, and warns of nothing in them."""
     takes = _compiles(python)
     came = "its compiler takes all files without a warning" if takes else "its compiler does not take all files"
-    files = sum(1 for folder in FOLDERS for _ in (ROOT / folder).rglob("*.py"))
-    return Row(cell.name, files, f"no torch {cell.torch} for it at hand; {came}", "no test was run")
+    return Row(cell.name, 0, f"no torch {cell.torch} for it at hand; {came}", "no test was run")
 
 
 @cache
