@@ -25,7 +25,6 @@ ComplexTensor = Annotated[Tensor, torch.complex128]  # the type of a field; a Te
 NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}  # words, because JSON has no such numbers
 FORMATS: dict[str, type["Record"]] = {}  # every class of records by its format word
 AnyRecord = TypeVar("AnyRecord", bound="Record")
-LARGEST = 2**1023  # of whole numbers: no float is larger
 BRIEF = 5  # fields in a repr
 LONGEST = 240  # letters in a repr
 
@@ -95,12 +94,7 @@ class Record:
                 f"{cls.__name__}: this depthscope reads format version {known}; got {version!r}. "
                 "Use the depthscope that wrote it."
             )
-        try:
-            return _made(cls, record, version, cls.__name__)
-        except RecursionError:
-            raise RecordError(
-                f"{cls.__name__}: lists must not lie in hundreds of others; here they do. The file is damaged."
-            ) from None
+        return _made(cls, record, version, cls.__name__)
 
     def save(self, path: str | Path) -> Path:
         """Write the record as JSON, with a checksum: the whole file or none."""
@@ -246,8 +240,7 @@ def read(value: Any, kind: Any, version: int, where: str) -> Any:
             names = [key(k) for k in value]
         except ValueError as error:
             raise RecordError(f"{where}: must have numbers for names; {error}. The file is damaged.") from None
-        values = (read(v, one, version, f"{where}[{k!r}]") for k, v in value.items())
-        return dict(zip(names, values, strict=True))
+        return dict(zip(names, (read(v, one, version, f"{where}[{k!r}]") for k, v in value.items()), strict=True))
     if outer in (list, tuple):
         _demand(isinstance(value, list), value, "a list", where)
         kinds = inner if outer is tuple and inner[-1] is not ... else (inner[:1] or (Any,)) * len(value)
@@ -256,7 +249,7 @@ def read(value: Any, kind: Any, version: int, where: str) -> Any:
             read(v, one, version, f"{where}[{k}]") for k, (v, one) in enumerate(zip(value, kinds, strict=True))
         )
     _demand(type(value) is outer, value, outer.__name__, where)
-    return _numbers(value) if outer is int else value
+    return value
 
 
 def _demand(holds: bool, value: Any, what: str, where: str) -> None:
@@ -304,8 +297,4 @@ def _numbers(value: Any) -> Any:
         return {k: _numbers(v) for k, v in value.items()}
     if isinstance(value, list):
         return [_numbers(v) for v in value]
-    if type(value) is int and abs(value) > LARGEST:
-        raise RecordError(
-            f"a record: numbers must be below 2^1023; got one of {len(str(value))} digits. It is damaged."
-        )
     return NUMBERS.get(value, value) if isinstance(value, str) else value

@@ -12,6 +12,7 @@ from urllib.parse import unquote_plus
 
 from depthscope.errors import MissingExtraError, RecordError, UsageError, first_line
 from depthscope.extras import install
+from depthscope.files import refuse_link
 from depthscope.training.arms import rate_words
 from depthscope.training.job import Job
 from depthscope.training.run import Run
@@ -52,8 +53,7 @@ def without_secrets(url: str, words: str) -> str:
 
 
 def _database(optuna: Any, url: str) -> Any:
-    """The database, with its tables. Whoever comes at the very moment when another makes them is told that they exist
-    already, and looks again."""
+    """The database, with its tables. Whoever comes while another makes them is told that they exist, and looks again."""
     from sqlalchemy.exc import DBAPIError
 
     for _ in range(LOOKS - 1):
@@ -66,8 +66,7 @@ def _database(optuna: Any, url: str) -> Any:
 
 def _journal(optuna: Any, path: Path) -> Any:
     """The journal file, every line of which must be whole: Optuna would fail at a damaged one, here or later."""
-    if path.is_symlink():  # Optuna would write through it
-        raise UsageError(f"{path}: must be a file; it is a link. Take it away, or choose another --folder.")
+    refuse_link(path)  # Optuna would write through it
     try:
         if not _whole(path):
             time.sleep(POLL)  # somebody may be writing to it this very moment
