@@ -53,7 +53,7 @@ def without_secrets(url: str, words: str) -> str:
 
 
 def _database(optuna: Any, url: str) -> Any:
-    """The database, with its tables. Whoever comes while another makes them is told that they exist, and looks again."""
+    """The database, with its tables. Whoever comes while another makes them is told that they exist and looks again."""
     from sqlalchemy.exc import DBAPIError
 
     for _ in range(LOOKS - 1):
