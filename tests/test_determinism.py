@@ -26,7 +26,7 @@ def bare(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if not any(f'"{name}":' in line for name in TIMES))
 
 
-@over("command", ["scan", "forecast", "spectrum", "paths", "bound", "ablate", "train"])
+@over("command", [*"scan forecast spectrum paths bound ablate doctor gate depth train".split()])
 def test_the_same_command_twice_gives_the_same_bytes(command: str, tmp_path: Path) -> None:
     words = TRAINED if command == "train" else [command, *SMALL, *["--parts", "skips"] * (command == "ablate")]
     texts = []
@@ -39,13 +39,14 @@ def test_the_same_command_twice_gives_the_same_bytes(command: str, tmp_path: Pat
 
 
 @pytest.mark.long
-@over("command", ["scan", "forecast"])
+@over("command", ["scan", "forecast", "depth", "reproduce"])
 def test_another_process_gives_the_same_bytes(command: str, tmp_path: Path) -> None:
     """With other hashes of words, too."""
     texts = []
     for seed in ("1", "2"):
         path = tmp_path / f"{seed}.json"
-        words = [sys.executable, "-m", "depthscope", command, *SMALL, "--json", str(path)]
+        what = ["yu2023/fig8", "--smoke", "--out", str(tmp_path / seed)] if command == "reproduce" else SMALL
+        words = [sys.executable, "-m", "depthscope", command, *what, "--json", str(path)]
         subprocess.run(words, check=True, capture_output=True, env=os.environ | {"PYTHONHASHSEED": seed})
         texts.append(bare(path.read_text()))
     assert texts[0] == texts[1]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tools.fuzz import loaders, metrics, models, records  # noqa: F401
+from tools.fuzz import loaders, metrics, models, records, verbs  # noqa: F401
 from tools.fuzz.case import KINDS, tried
 
 import depthscope as ds
@@ -23,6 +23,7 @@ from loops import over
 from record_examples import example
 
 SLOW = ("folder_of_a_model", "forecasted", "experiment", "record_changed", "fix", "journal", "fixed")
+ODD = ("scan_asked", "fix_asked", "sizes_asked")
 few = settings(deadline=None, derandomize=True, max_examples=4, suppress_health_check=[*HealthCheck])
 many = settings(few, max_examples=25)
 
@@ -40,10 +41,16 @@ def test_a_few_slow_cases_find_nothing(number: int) -> None:
     a_few(SLOW, number)
 
 
+@few
+@given(st.integers(0, 10**9))
+def test_a_few_odd_questions_find_nothing(number: int) -> None:
+    a_few(ODD, number)
+
+
 @many
 @given(st.integers(0, 10**9))
 def test_some_quick_cases_find_nothing(number: int) -> None:
-    a_few(tuple(name for name in KINDS if name not in SLOW), number)
+    a_few(tuple(name for name in KINDS if name not in SLOW + ODD), number)
 
 
 def test_a_finding_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,6 +119,15 @@ def test_a_record_that_cannot_be_told_is_refused_when_it_is_read(tmp_path: Path)
     (tmp_path / "paths.json").write_text(as_json(record))
     with pytest.raises(RecordError, match=r"the parts of the PathLengths in .* must fit together; they do not"):
         ds.load(tmp_path / "paths.json")
+
+
+def test_a_run_that_cannot_be_shown_is_refused_when_it_is_read(tmp_path: Path) -> None:
+    """Its str is a line of its own, which does not look at all that is shown."""
+    record = example("run").to_dict()
+    record["evaluations"] = [{"step": 1, "split": -1, "loss": 0.5}]
+    (tmp_path / "run.json").write_text(as_json(record))
+    with pytest.raises(RecordError, match=r"the parts of the Run in .* must fit together; they do not"):
+        ds.load(tmp_path / "run.json")
 
 
 @over(

@@ -5,6 +5,8 @@ from torch import Tensor
 
 from depthscope.errors import MaskError, ShapeError, StochasticError
 
+LARGEST = 10**6  # of any size: what is larger is a slip of the hand, and would be built until the memory is full
+
 
 def check_tokens(X: Tensor, *, where: str, name: str = "X") -> None:
     """Raise ShapeError unless X is (..., n, d) with at least two tokens and floating numbers."""

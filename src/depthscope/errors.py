@@ -92,6 +92,11 @@ def name_caller(error: DepthscopeError, verb: str) -> None:
         error.args = (f"{verb}: {said[inner.end() :] if inner else said}", *error.args[1:])
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says first; its kind where it says nothing, as many do."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 @contextmanager
 def said_by(verb: str) -> collections.abc.Iterator[None]:
     """The border of a verb: an error from below carries the bare fact, and here it is told who was called.

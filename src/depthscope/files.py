@@ -12,6 +12,8 @@ from typing import Any
 from depthscope.errors import DamagedError, RecordError, UsageError
 
 POSIX = os.name == "posix"  # Windows keeps the id of a parent that is gone, and cannot open a folder
+DIGITS = 300  # of a whole number: more would fit into no float
+NESTED = 50  # lists in lists; a record has a dozen
 SEAL = "crc32"  # the name in a file of JSON under which the checksum of all the rest is
 
 
@@ -36,6 +38,21 @@ def whole_file(path: str | Path) -> Iterator[Path]:
             part.unlink()
 
 
+def refuse_link(path: str | Path) -> None:
+    """For a file whose name is known beforehand, and so may be a link that another has laid."""
+    if Path(path).is_symlink():
+        raise UsageError(f"{path}: must be a file; it is a link. Take it away, or choose another place.")
+
+
+def through_no_link(path: str, flags: int) -> int:
+    """For open(..., opener=): the same at the very moment when the file is opened."""
+    try:
+        return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    except OSError:
+        refuse_link(path)
+        raise
+
+
 def check_writable(path: str | Path) -> None:
     """Make the folder of a file that is to be written, or say why that cannot be."""
     folder = Path(path).parent
@@ -57,7 +74,8 @@ def sealed(record: dict[str, Any]) -> dict[str, Any]:
 def read_json(path: str | Path, who: str) -> Any:
     """The plain data in a JSON file, whose checksum is its own; one without was written by hand, or long ago."""
     try:
-        record = json.loads(Path(path).read_text(encoding="utf-8"))
+        record = json.loads(Path(path).read_text(encoding="utf-8"), parse_int=_whole_number)
+        _check_depth(record)
         broken = isinstance(record, dict) and _is_broken(record)
     except FileNotFoundError:
         raise RecordError(f"{who}: the file must exist; {str(path)!r} does not. Check the path.") from None
@@ -75,6 +93,23 @@ def read_json(path: str | Path, who: str) -> Any:
             f"again, or take {SEAL!r} out of it if it was changed on purpose."
         )
     return record
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > DIGITS:
+        raise ValueError(f"a number has {len(digits)} digits")
+    return int(digits)
+
+
+def _check_depth(record: Any) -> None:
+    """Raise ValueError where lists lie in so many others that whoever reads them would run out of calls."""
+    level = [record]
+    for _ in range(NESTED):
+        level = [
+            x for one in level if isinstance(one, dict | list) for x in (one.values() if isinstance(one, dict) else one)
+        ]
+    if level:
+        raise ValueError(f"lists lie in more than {NESTED} others")
 
 
 def _is_broken(record: dict[str, Any]) -> bool:

@@ -154,7 +154,7 @@ def load(path: str | Path) -> Record:
 def _held(record: AnyRecord, path: str | Path) -> AnyRecord:
     """The record, which can be told in words: where its parts do not fit together, that is said now and not later."""
     try:
-        _ = f"{record!r} {record}"
+        _ = f"{record!r} {Record.__str__(record)}"  # a class may have a shorter str, but all are shown
     except Exception as error:  # whatever numbers that are not there, too many or too few lead to
         raise RecordError(
             f"load: the parts of the {type(record).__name__} in {str(path)!r} must fit together; they do not "
@@ -237,9 +237,10 @@ def read(value: Any, kind: Any, version: int, where: str) -> Any:
             return _made(outer, value, version, where)
         key, one = inner
         try:
-            return {key(k): read(v, one, version, f"{where}[{k!r}]") for k, v in value.items()}
+            names = [key(k) for k in value]
         except ValueError as error:
             raise RecordError(f"{where}: must have numbers for names; {error}. The file is damaged.") from None
+        return dict(zip(names, (read(v, one, version, f"{where}[{k!r}]") for k, v in value.items()), strict=True))
     if outer in (list, tuple):
         _demand(isinstance(value, list), value, "a list", where)
         kinds = inner if outer is tuple and inner[-1] is not ... else (inner[:1] or (Any,)) * len(value)

@@ -94,14 +94,14 @@ COMMANDS = [
 
 def started(words: list[str], **options: Any) -> subprocess.Popen[str]:
     """A command in a group of processes of its own, so that ^C can be sent to it as a terminal does."""
-    own: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    own: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
     return subprocess.Popen(words, start_new_session=True, env=environment, **own | options)
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Exit code and what was said on stderr."""
-    _, said = process.communicate(timeout=WAIT)
+    """Exit code and what was said."""
+    said, _ = process.communicate(timeout=WAIT)
     return process.returncode, said
 
 

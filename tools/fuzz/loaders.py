@@ -246,7 +246,7 @@ def job(rng: Random) -> str:
     return "read"
 
 
-@kind(500)
+@kind(300)
 def journal(rng: Random) -> str:
     """The journal of a search, damaged."""
     from depthscope.training.search import storage_of
@@ -312,7 +312,7 @@ def model_folder() -> Path:
     return folder
 
 
-@kind(300)
+@kind(60)
 def folder_of_a_model(rng: Random) -> str:
     """The folder of a model and its tokenizer, one file of which is damaged."""
     with tempfile.TemporaryDirectory() as folder:

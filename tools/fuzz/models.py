@@ -221,7 +221,7 @@ def t_sim(X: Tensor) -> float:
     return float((common.square().sum((1, 2)) / X.square().sum((1, 2))).mean())
 
 
-@kind(1500)
+@kind(1000)
 def scanned(rng: Random) -> str:
     """A scan has the states of the truth, block by block, and leaves the model as it was."""
     model, tokens = written(rng)
@@ -236,7 +236,7 @@ def scanned(rng: Random) -> str:
     return "right"
 
 
-@kind(1000)
+@kind(300)
 def fixed(rng: Random) -> str:
     """De-escalation with tau = 1 centres the tokens after every block, and its end gives the outputs of before."""
     model, tokens = written(rng, causal=0.0)  # in causal models it takes another mean away
@@ -251,7 +251,7 @@ def fixed(rng: Random) -> str:
     return "right"
 
 
-@kind(1000)
+@kind(700)
 def forecasted(rng: Random) -> str:
     """A forecast by weights has a finite similarity in [0, 1] for every state, or says why there is none."""
     model, _ = written(rng)

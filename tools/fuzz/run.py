@@ -21,7 +21,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("MPLBACKEND", "agg")
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tools.fuzz import loaders, metrics, models, records  # noqa: F401
+from tools.fuzz import loaders, metrics, models, records, verbs  # noqa: F401
 from tools.fuzz.case import KINDS, tried
 from tools.reliability import Row, write
 

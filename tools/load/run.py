@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -41,7 +42,10 @@ def small() -> tuple[Any, Tensor]:
 def alive() -> tuple[int, int]:
     """Tensors that are alive, and bytes of the process."""
     gc.collect()
-    return sum(isinstance(one, Tensor) for one in gc.get_objects()), psutil.Process().memory_info().rss
+    with warnings.catch_warnings():  # of torch, whose deprecated objects are looked at too
+        warnings.simplefilter("ignore")
+        tensors = sum(isinstance(one, Tensor) for one in gc.get_objects())
+    return tensors, psutil.Process().memory_info().rss
 
 
 def grown(act: Callable[[int], None], first: int, rest: int) -> tuple[int, int]:

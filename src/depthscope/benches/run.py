@@ -17,7 +17,7 @@ from depthscope.benches.measure import Clock, measured
 from depthscope.benches.peak import can_be_read, peaks_of
 from depthscope.benches.record import SIDES, Bench, Measured, NotMeasured, Peak
 from depthscope.benches.subject import device_called
-from depthscope.errors import UsageError
+from depthscope.errors import UsageError, first_line
 
 START = 6.0  # seconds for torch to be imported in a process of its own, roughly
 ROOM = 0.8  # of the memory that is free
@@ -138,7 +138,7 @@ class _Run:
         try:
             found = measured(cell, **self._how(), fixed=self._fixed(cell.kind))
         except (torch.OutOfMemoryError, MemoryError) as error:
-            return None, f"memory ran out: {str(error).splitlines()[0]}"
+            return None, f"memory ran out: {first_line(error)}"
         took = time.perf_counter() - start
         self.off = min(OFF, max(1 / OFF, self.off * took / self.expected(cell)))
         return found, ""

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from depthscope.benches.cell import Cell
-from depthscope.errors import UsageError
+from depthscope.errors import UsageError, first_line
 from depthscope.models.resolve import resolve
 from depthscope.models.sizes import Sizes
 from depthscope.models.transformer import classic
@@ -42,7 +42,7 @@ def device_called(name: str) -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         here = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
         here += ["mps"] if torch.backends.mps.is_available() else []
-        said = str(error).splitlines()[0].rstrip(".")
+        said = first_line(error).rstrip(".")
         raise UsageError(
             f"bench: the device must be one that works here; got {name!r} ({said}). Try --device {' or '.join(here)}."
         ) from None

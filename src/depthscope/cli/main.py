@@ -24,7 +24,7 @@ from depthscope.cli import (
     train,
 )
 from depthscope.cli.options import grouped
-from depthscope.errors import DepthscopeError
+from depthscope.errors import DepthscopeError, first_line
 
 COMMANDS = {  # by what people want
     "Look": (scan, doctor),
@@ -67,10 +67,28 @@ def run() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as ^C: what was begun is put away, processes end
     try:
         app()
+    except SystemExit as end:
+        if end.code == 130:  # also where a command put its things away, or typer saw ^C, neither of which says a word
+            _say("interrupted: ", "files that have their names are whole. Give the same command again.")
+        raise
     except DepthscopeError as error:
-        from rich.console import Console
+        _refuse(str(error))
+    except (MemoryError, RuntimeError) as error:
+        if not (isinstance(error, MemoryError) or "memory" in str(error)):  # torch says it in words
+            raise
+        _refuse(
+            f"there must be memory for it; {first_line(error)}. Try a smaller --depth, --width, --tokens or --batch."
+        )
 
-        from depthscope.reports.sheet import Line
 
-        Console(stderr=True).print(Line([("error: ", "bold red"), str(error)]).view())
-        sys.exit(2)
+def _refuse(words: str) -> None:
+    _say("error: ", words)
+    sys.exit(2)
+
+
+def _say(what: str, words: str) -> None:
+    from rich.console import Console
+
+    from depthscope.reports.sheet import Line
+
+    Console(stderr=True).print(Line([(what, "bold red"), words]).view())

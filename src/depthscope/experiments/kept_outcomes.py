@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from depthscope.experiments.drawn_designs import DrawnDesign
 from depthscope.experiments.outcomes import RATES, Outcome, next_rate
+from depthscope.files import whole_file
 
 TABLE = Path(__file__).with_name("outcomes.json")
 
@@ -53,7 +54,8 @@ def write(path: Path, found: Outcomes, command: str) -> None:
     ]
     lines = [f'  "{name}": [\n' + ",\n".join(f"    {json.dumps(one)}" for one in rows) + "\n  ]"
              for name, rows in (("ladder", ladder), ("repairs", repairs))]  # fmt: skip
-    path.write_text("{\n" + f'  "command": {json.dumps(command)},\n' + ",\n".join(lines) + "\n}\n")
+    with whole_file(path) as part:
+        part.write_text("{\n" + f'  "command": {json.dumps(command)},\n' + ",\n".join(lines) + "\n}\n")
 
 
 def is_whole(ones: list[Outcome]) -> bool:

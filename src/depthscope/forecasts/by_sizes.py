@@ -39,6 +39,7 @@ def of_gain(
     """One gain for all blocks: the closed form of theory/depth.py."""
     refuse("one gain", "is given by gain", **design)
     start = 1 / n if t_sim is None else t_sim
+    checked("forecast", gain=gain, t_sim=start)
     after = torch.arange((depth or 12) + 1, dtype=torch.float64)
     each = gain * (1 - tau) ** 2
     similar = similarity_after(torch.full_like(after, start), gain=each, depth=after)

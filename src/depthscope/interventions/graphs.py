@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from depthscope.errors import first_line
 from depthscope.interventions.compiled import compiled_in_place, is_compiled
 from depthscope.interventions.hooks import Hook
 
@@ -62,7 +63,7 @@ class OneGraph:
             if not isinstance(error, exc.TorchDynamoException | exc.FailOnRecompileLimitHit):
                 raise
             self.gave_up = True
-            self.failed(str(error).strip().splitlines()[0])
+            self.failed(first_line(error))
         finally:
             self.tracing = False
         return self.plain(*args, **kwargs)

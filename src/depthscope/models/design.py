@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
+from depthscope.checks import LARGEST
 from depthscope.errors import UnknownNameError, UsageError
 from depthscope.registry import lookup, unknown
 
@@ -13,9 +14,11 @@ TABLE_OF = {"wiring": "wiring", "attention": "attention", "activation": "activat
 
 
 def check_size(where: str, name: str, size: object) -> None:
-    """Raise UsageError unless a size is a whole number, 1 or more."""
+    """Raise UsageError unless a size is a whole number from 1 to LARGEST."""
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise UsageError(f"{where}: {name} must be a whole number, 1 or more; got {size!r}. Give another {name}=.")
+    if size > LARGEST:
+        raise UsageError(f"{where}: {name} must be at most {LARGEST:,}; got {size}. Give another {name}=.")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from depthscope.errors import DepthscopeError, ForwardError, MissingExtraError, UnknownNameError, UsageError
+from depthscope.errors import DepthscopeError, ForwardError, MissingExtraError, UnknownNameError, UsageError, first_line
 from depthscope.extras import install
 from depthscope.models.offloaded import is_too_large, load_offloaded, number_of_bytes
 from depthscope.models.random_inputs import random_inputs
@@ -147,7 +147,7 @@ def hugging_face(
     except DepthscopeError:
         raise
     except Exception as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = first_line(error)
         if "custom code" in reason:
             reason = "it has code of its own, which is not run. Load the model in a function, package.module:function"
         raise UsageError(

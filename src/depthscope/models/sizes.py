@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from depthscope.checks import LARGEST
 from depthscope.errors import UsageError
 
 
@@ -18,9 +19,9 @@ class Sizes:
 
     def __post_init__(self) -> None:
         for name in ("depth", "width", "heads", "tokens", "batch"):
-            if getattr(self, name) < 1:
+            if not 1 <= getattr(self, name) <= LARGEST:
                 raise UsageError(
-                    f"sizes: {name} must be at least 1; got {getattr(self, name)}. Give a positive number."
+                    f"sizes: {name} must be from 1 to {LARGEST:,}; got {getattr(self, name)}. Give another --{name}."
                 )
         if not 0 <= self.seed < 2**63:
             raise UsageError(f"sizes: seed must be 0 or more and below 2^63; got {self.seed}. Give another number.")

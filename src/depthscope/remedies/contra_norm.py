@@ -43,10 +43,11 @@ class ContraNorm(Remedy):
         eps: float = 1e-6,
     ) -> None:
         super().__init__()
-        if not temperature > 0:
-            raise UsageError(f"ContraNorm: temperature must be positive; got {temperature}. The paper's is 1.")
+        if temperature == 0:
+            raise UsageError("ContraNorm: temperature must be positive; got 0. The paper's is 1.")
         self.scale = self._within("scale", scale, -1e3, 1e3, "0 does nothing.")
-        self.temperature, self.eps = float(temperature), eps
+        self.temperature = self._within("temperature", temperature, 0.0, 1e6, "The paper's is 1.")
+        self.eps = self._within("eps", eps, 0.0, 1.0, "It keeps zeros from being divided by.")
         self.form, self.over = self._choose("form", form), self._choose("over", over)
 
     @property

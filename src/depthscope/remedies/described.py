@@ -27,6 +27,12 @@ def rebuilt(described: Mapping[str, Any], asked: Place) -> Place:
             f"a described fix must have remedy, settings, at, blocks and causal; {', '.join(sorted(missing))} is "
             "missing. Give what handle.describe() returned."
         )
+    words = [name for name in ("remedy", "causal") if not isinstance(described[name], str)]
+    if words or not isinstance(described["settings"], Mapping) or not isinstance(described["at"], str | None):
+        raise UsageError(
+            "a described fix must have words for remedy, at and causal, and names with values for settings; got "
+            f"{dict(described)!r:.200}. Give what handle.describe() returned."
+        )
     build = lookup("remedy", described["remedy"])
     try:
         remedy = build(**described["settings"])

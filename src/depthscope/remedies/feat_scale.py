@@ -45,7 +45,9 @@ class FeatScale(Remedy):
         super().__init__()
         self.d, self.learnable = self._count("d", d), learnable
         self.form, self.mean = self._choose("form", form), self._choose("mean", mean)
-        self.s, self.t = self._strength("s", s, d), self._strength("t", t, d)
+        within = (-1e3, 1e3, "0 does nothing.")
+        self.s = self._strength("s", self._within("s", s, *within), d)
+        self.t = self._strength("t", self._within("t", t, *within), d)
 
     @property
     def causal_safe(self) -> bool:

@@ -1,6 +1,5 @@
 """The fixes that lie beside a model's weights are put back into the model."""
 
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from depthscope.errors import RecordError, UsageError
+from depthscope.errors import RecordError, UsageError, first_line
 from depthscope.remedies.fix_record import LEARNED, FixRecord
 from depthscope.remedies.saving import block_names
 
@@ -49,7 +48,7 @@ def _one(model: nn.Module, told: dict[str, Any], put: Put, given: dict[str, Any]
 
 def _check(model: nn.Module, record: FixRecord) -> None:
     """Refuse a model whose blocks are not those that the fix was saved for."""
-    if not record.fixes or not all({"within", "needs", "learns"} <= set(told) for told in record.fixes):
+    if not record.fixes or not all(map(_is_whole, record.fixes)):
         raise RecordError("FixRecord: must hold at least one fix, each with within, needs and learns. It is damaged.")
     paths = {path for path, _ in model.named_modules()}
     gone = sorted({told["within"] for told in record.fixes} - paths)
@@ -62,6 +61,12 @@ def _check(model: nn.Module, record: FixRecord) -> None:
         )
 
 
+def _is_whole(told: dict[str, Any]) -> bool:
+    """Words in within, a word or nothing in learns, names of arguments in needs."""
+    words = isinstance(told.get("within"), str) and isinstance(told.get("learns", 0), str | None)
+    return words and isinstance(told.get("needs"), list) and all(one in ("mask", "group") for one in told["needs"])
+
+
 def _few(blocks: list[str] | None) -> str:
     return f"{len(blocks)} blocks ({blocks[0]} to {blocks[-1]})" if blocks else "no blocks that their names tell"
 
@@ -71,9 +76,9 @@ def _learned(folder: Path, record: FixRecord) -> dict[str, Any]:
         return {}
     try:
         return torch.load(folder / LEARNED, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
+    except Exception as error:  # the reader of torch has errors of many kinds for what is damaged
         raise RecordError(
-            f"{LEARNED} must hold what the remedy has learned; it cannot be read: {str(error).splitlines()[0]}. "
+            f"{LEARNED} must hold what the remedy has learned; it cannot be read: {first_line(error)}. "
             f"Copy the whole folder {str(folder)!r}."
         ) from None
 

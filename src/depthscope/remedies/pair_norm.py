@@ -32,7 +32,8 @@ class PairNorm(Remedy):
         self, scale: float = 1.0, *, strength: float = 1.0, form: str = "pn", mean: str = "full", eps: float = 1e-6
     ) -> None:
         super().__init__()
-        self.scale, self.eps = self._within("scale", scale, 0.0, 1e6, "The length that tokens are given."), eps
+        self.scale = self._within("scale", scale, 0.0, 1e6, "The length that tokens are given.")
+        self.eps = self._within("eps", eps, 0.0, 1.0, "It keeps zeros from being divided by.")
         self.strength = self._within("strength", strength, 0.0, 1.0, "1 is PairNorm, 0 does nothing.")
         self.form, self.mean = self._choose("form", form), self._choose("mean", mean)
 

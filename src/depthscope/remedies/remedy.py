@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from depthscope.checks import LARGEST
 from depthscope.errors import CausalLeakError, MaskError, ShapeError, UnknownNameError, UsageError
 from depthscope.interventions.means import Stretch
 from depthscope.registry import unknown
@@ -131,9 +132,11 @@ class Remedy(nn.Module):
 
     def _count(self, argument: str, value: int) -> int:
         """A whole number, 1 or more."""
+        where = type(self).__name__
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            where = type(self).__name__
             raise UsageError(f"{where}: {argument} must be a whole number, 1 or more; got {value!r}.")
+        if value > LARGEST:
+            raise UsageError(f"{where}: {argument} must be at most {LARGEST:,}; got {value}.")
         return value
 
     def _within(self, argument: str, value: float, low: float, high: float, hint: str) -> float:

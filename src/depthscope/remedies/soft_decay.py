@@ -37,8 +37,10 @@ class SoftDecay(Remedy):
 
     def __init__(self, alpha: float = -0.2, *, learnable: bool = False) -> None:
         super().__init__()
-        if not -1.0 < alpha <= 0.0:
-            raise UsageError(f"SoftDecay: alpha must lie in (-1, 0]; got {alpha}. 0 does nothing, the paper's is -0.2.")
+        if not isinstance(alpha, int | float) or not -1.0 < alpha <= 0.0:
+            raise UsageError(
+                f"SoftDecay: alpha must lie in (-1, 0]; got {alpha!r}. 0 does nothing, the paper's is -0.2."
+            )
         self._alpha, self.learnable = float(alpha), learnable
         if learnable:
             if alpha == 0.0:

@@ -11,6 +11,7 @@ from depthscope.reports.chart import bars
 
 Words = str | tuple[str, str]  # with a style of rich: bold, dim, red, "bold red"
 MARKDOWN = 98  # characters of a line
+TAG = re.compile("<(?=[a-zA-Z/!?])")  # as HTML begins, which Markdown lets through
 UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
@@ -127,8 +128,9 @@ class Sheet:
         return Panel(inside, title=Text(str(printable(self.title))), title_align="left", border_style=self.style)
 
     def markdown(self) -> str:
-        """A section of a page."""
-        return "\n\n".join([f"## {self.title}", *(told for one in self.body if (told := one.markdown()))]) + "\n"
+        """A section of a page, in which a model may be called anything."""
+        section = "\n\n".join([f"## {self.title}", *(told for one in self.body if (told := one.markdown()))]) + "\n"
+        return TAG.sub(r"\\<", UNPRINTABLE.sub("?", section))
 
 
 def notes(words: Sequence[str]) -> list[Line]:

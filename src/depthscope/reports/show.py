@@ -15,6 +15,7 @@ from depthscope.errors import MissingExtraError
 from depthscope.extras import install
 from depthscope.files import whole_file
 from depthscope.records import Record
+from depthscope.reports.sheet import UNPRINTABLE
 from depthscope.reports.story import Tone
 
 MODULES = {
@@ -85,7 +86,18 @@ def draw(record: Record, figure: Any = None) -> Any:
     if figure is None:
         figure = new_figure(module.SIZE(record) if callable(module.SIZE) else module.SIZE)
     module.draw(record, figure)
+    if record.FORMAT != "depthscope.reproduction":  # in whose pictures we write formulas
+        _taken_literally(figure)
     return figure
+
+
+def _taken_literally(figure: Any) -> None:
+    """A model may be called anything, also what matplotlib would take for a formula, or cannot draw."""
+    from matplotlib.text import Text
+
+    for words in (one for one in figure.findobj(Text) if one.get_text()):
+        words.set_parse_math("$" not in words.get_text())
+        words.set_text(UNPRINTABLE.sub("?", words.get_text()))
 
 
 def new_figure(size: tuple[float, float]) -> Any:

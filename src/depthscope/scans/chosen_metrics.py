@@ -18,7 +18,10 @@ def chosen_metrics(names: Iterable[str] | None, *, attention: bool) -> list[Any]
     """The metric functions to measure; an unknown name is an error with the nearest one."""
     if isinstance(names, str):
         names = [names]
-    functions = [metric_called(name) for name in (default_metrics() if names is None else names)]
+    names = default_metrics() if names is None else list(names) if isinstance(names, Iterable) else [names]
+    if odd := [name for name in names if not isinstance(name, str)]:
+        raise UsageError(f"metrics must be names, as depthscope ls metrics shows them; got {odd[0]!r:.40}.")
+    functions = [metric_called(name) for name in names]
     for function in functions:
         if "Y" in function.facts.takes and "P" in function.facts.takes:
             raise UsageError(

@@ -22,6 +22,8 @@ def check_fit(scan: "Scan") -> None:
     kind = getattr(torch, scan.dtype, None)
     _demand(isinstance(kind, torch.dtype) and kind.is_floating_point, "dtype", "a float type of torch", scan.dtype)
     _demand("block" in scan.steps, "steps", "with those of the block", [*scan.steps])
+    for step, row in scan.steps.items():
+        _demand({"gain", "bias_share"} <= {*row}, f"steps[{step!r}]", "with gain and bias_share", [*row])
     for where, values, shape in _shapes(scan):
         fits = values.ndim == len(shape) and all(n in (None, m) for n, m in zip(shape, values.shape, strict=True))
         _demand(fits, where, f"of shape {shape}, None for any number", tuple(values.shape))

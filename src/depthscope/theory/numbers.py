@@ -82,6 +82,8 @@ def _checked(where: str, name: str, value: Number) -> Result:
             f"{where}: {name} must be a number or a tensor; got {type(value).__name__}. Wrap it in torch.as_tensor."
         )
     low, high, hint, ends, measured = _RANGES[name]
+    if isinstance(value, int) and abs(value) >= 2**1023:
+        raise UsageError(f"{where}: {name} must be a number that a float can hold; got one above 2^1023. {hint}")
     x = torch.as_tensor(value, dtype=torch.float64)
     above = x > low if ends[0] == "(" else x >= low - _SLACK * measured
     below = x < high if ends[1] == ")" else x <= high + _SLACK * measured

@@ -1,6 +1,6 @@
 """The one way into every verb: a model out of its wrappers, its inputs in batches, the blocks that were named."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -127,7 +127,13 @@ def enter(model: Any, inputs: Any = None, blocks: Any = None, mask: Any = None, 
     while (name := _wrapped_as(model)) is not None:
         wrappers.append(model)
         model = getattr(model, name)
+    if stream is not None and not isinstance(stream, str):
+        raise UsageError(f'stream must be a name, such as "encoder"; got {stream!r}. scan.streams has the names.')
+    if blocks is not None and not isinstance(blocks, str | Iterable):
+        raise UsageError(f"blocks must be a pattern or a list of them; got {blocks!r}. scan.blocks is one.")
     chosen = blocks if blocks is None or isinstance(blocks, str) else list(blocks)
+    if chosen is not None and not all(isinstance(one, str) for one in chosen):
+        raise UsageError(f"blocks must be patterns, words such as 'encoder.layers.*'; got {chosen!r:.80}.")
     chosen = None if chosen == "" else chosen  # scan.blocks of blocks that are no modules
     return Entry(model, inputs, mask, _inside(model, chosen), stream, wrappers)
 

@@ -65,6 +65,11 @@ def batches(model: nn.Module, inputs: Any, mask: Any = None, blocks: Iterable[st
             own = next(masks, None)
             if own is None:
                 raise MaskError(f"there must be one mask for each batch; the masks ended at batch {count}. Give more.")
+            if not isinstance(own, Tensor):
+                raise MaskError(
+                    f"every mask must be a tensor (B, n); that of batch {count} is {type(own).__name__}. "
+                    "Give 1 for a token and 0 for padding."
+                )
         yield _batch(model, tuple(item) if isinstance(item, list) else item, own, blocks)
         count += 1
     if masks is not None and next(masks, None) is not None:

@@ -35,7 +35,7 @@ def check_sense(model: nn.Module, batch: Batch) -> None:
             raise _reversed("the padding mask among the inputs says the opposite of every token")
         return
     P = _first_attention(model, batch, mask)
-    if P is not None:
+    if P is not None and P.shape[:2] == mask.shape:  # else it is refused where it is used
         if _hides(P, mask):
             return
         if _hides(P, ~mask):

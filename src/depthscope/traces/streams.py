@@ -176,9 +176,9 @@ def stream_called(name: str | None, names: Iterable[str]) -> str | None:
     known = list(names)
     if name is None or name in known:
         return name
-    fits = [one for one in known if name in one]
-    if len(fits) != 1:
-        raise UnknownNameError(unknown("stream", name, known))
+    fits = [one for one in known if str(name) in one]
+    if len(fits) != 1 or not isinstance(name, str):
+        raise UnknownNameError(unknown("stream", str(name), known))
     return fits[0]
 
 

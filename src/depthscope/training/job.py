@@ -16,7 +16,7 @@ from typing import Any
 
 import depthscope
 from depthscope.errors import RecordError, UsageError
-from depthscope.files import POSIX, whole_file
+from depthscope.files import POSIX, through_no_link, whole_file
 from depthscope.training import checkpoint
 from depthscope.training.build import Build
 from depthscope.training.lock import lock
@@ -114,7 +114,7 @@ def do(job: Job) -> Run:
     import torch
 
     torch.set_num_threads(1)
-    with open(job.folder / STEPS, "w") as steps:
+    with open(job.folder / STEPS, "w", opener=through_no_link) as steps:
         tell, task = _telling(steps), load_task(job.task, **job.options)
         if job.fingerprint not in ("", task.fingerprint):
             raise UsageError(

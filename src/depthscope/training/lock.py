@@ -11,7 +11,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from depthscope.errors import UsageError
-from depthscope.files import check_writable
+from depthscope.files import check_writable, refuse_link
 
 LOCK = "lock"
 TURN = 60.0  # seconds that a writer waits for others, who write for an instant
@@ -84,8 +84,7 @@ def _is_held(path: Path) -> bool:
 
 
 def _acquired(path: Path, seconds: float) -> Any | None:
-    if path.is_symlink():  # older filelocks would follow it, and empty a file elsewhere
-        raise UsageError(f"{path}: must be a file; it is a link. Take it away, or choose another place.")
+    refuse_link(path)  # older filelocks would follow it, and empty a file elsewhere
     try:
         return FileLock(path).acquire(timeout=seconds)
     except Timeout:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from depthscope.errors import WorkerLostError
+from depthscope.files import through_no_link
 from depthscope.training.job import BUSY, ERRORS, GRACE, LOOK, STOPPED, Job, code
 from depthscope.training.lock import in_use, is_asked_for
 from depthscope.training.run import Run
@@ -57,7 +58,7 @@ def _refusal(job: Job, asker: Asker) -> str:
 
 def _trained(job: Job, asker: Asker) -> Run | str | None:
     path = job.write()
-    with open(job.folder / ERRORS, "ab") as errors:
+    with open(job.folder / ERRORS, "ab", opener=through_no_link) as errors:
         begun = errors.tell()
         process = subprocess.Popen(
             [sys.executable, "-m", "depthscope.training.job", str(path), str(os.getpid())],

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_plus
 
-from depthscope.errors import MissingExtraError, RecordError, UsageError
+from depthscope.errors import MissingExtraError, RecordError, UsageError, first_line
 from depthscope.extras import install
+from depthscope.files import refuse_link
 from depthscope.training.arms import rate_words
 from depthscope.training.job import Job
 from depthscope.training.run import Run
@@ -34,7 +35,7 @@ def storage_of(folder: Path, url: str | None) -> Any:
         except Exception as error:  # SQLAlchemy, its drivers and Optuna each have their own
             raise UsageError(
                 f"storage: must be the URL of a database that can be reached, as sqlite:///trials.db; "
-                f"{without_secrets(url, f'got {url!r}: {str(error).splitlines()[0]}')}. Leave it out for a file in the "
+                f"{without_secrets(url, f'got {url!r}: {first_line(error)}')}. Leave it out for a file in the "
                 "folder."
             ) from None  # whose words and locals have the password too
     folder.mkdir(parents=True, exist_ok=True)
@@ -52,8 +53,7 @@ def without_secrets(url: str, words: str) -> str:
 
 
 def _database(optuna: Any, url: str) -> Any:
-    """The database, with its tables. Whoever comes at the very moment when another makes them is told that they exist
-    already, and looks again."""
+    """The database, with its tables. Whoever comes while another makes them is told that they exist and looks again."""
     from sqlalchemy.exc import DBAPIError
 
     for _ in range(LOOKS - 1):
@@ -66,6 +66,7 @@ def _database(optuna: Any, url: str) -> Any:
 
 def _journal(optuna: Any, path: Path) -> Any:
     """The journal file, every line of which must be whole: Optuna would fail at a damaged one, here or later."""
+    refuse_link(path)  # Optuna would write through it
     try:
         if not _whole(path):
             time.sleep(POLL)  # somebody may be writing to it this very moment

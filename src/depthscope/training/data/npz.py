@@ -10,7 +10,7 @@ from typing import IO
 import numpy as np
 import torch
 
-from depthscope.errors import ShapeError, UsageError
+from depthscope.errors import ShapeError, UsageError, first_line
 from depthscope.training.data.images import Split, check_split
 
 KEYS = ("train_images", "train_labels", "test_images", "test_labels")
@@ -36,7 +36,7 @@ def read_npz(path: Path) -> tuple[Split, Split]:
     except Exception as error:  # numpy, zipfile and the decompressors each have their own
         raise UsageError(
             f"{path}: must be a whole .npz of plain arrays, without pickled objects; "
-            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'cannot be read'}. "
+            f"{type(error).__name__}: {first_line(error)}. "
             "Write it with numpy.savez, or copy it again."
         ) from error
     return _split(path, "train", arrays), _split(path, "test", arrays)

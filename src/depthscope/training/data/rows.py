@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from depthscope.errors import MissingExtraError, UsageError
+from depthscope.errors import MissingExtraError, UsageError, first_line
 from depthscope.extras import install
 from depthscope.training.data.images import Split
 
@@ -30,7 +30,7 @@ def read_rows(data: str, *, side: int, resize: bool = False) -> tuple[dict[str, 
     except Exception as error:  # datasets, the hub and the network each have their own
         must = "must hold one sub-folder of images for each class" if local else "must be a folder here or a hub id"
         raise UsageError(
-            f"{data}: {must}; {type(error).__name__}: {str(error).strip().splitlines()[0]}. "
+            f"{data}: {must}; {first_line(error.__cause__ or error).rstrip('.')}. "
             "Check the name" + ("." if local else ", and that the network is there.")
         ) from error
     features = next(iter(tables.values())).features

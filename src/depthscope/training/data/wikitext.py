@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from depthscope.errors import MissingExtraError, UsageError
+from depthscope.errors import MissingExtraError, UsageError, first_line
 from depthscope.extras import install
 from depthscope.training.data.corpus import Corpus, limit
 from depthscope.training.data.reading import lines
@@ -71,7 +71,7 @@ def _table_lines(data: str, *load: str, **options: Any) -> dict[str, Iterable[st
     except Exception as error:  # datasets, the hub and the network each have their own
         raise UsageError(
             f"{data}: must be a folder here with the three splits, or a hub id with {', '.join(load[1:]) or 'them'}; "
-            f"{type(error).__name__}: {(str(error).strip() or 'cannot be read').splitlines()[0]}. "
+            f"{type(error).__name__}: {first_line(error)}. "
             "Check the name, and that the network is there."
         ) from error
     for name in ("train", "validation", "test"):
