@@ -3,14 +3,16 @@
 import ast
 import difflib
 import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
 from tools.mutants.mutations import mutations
-from tools.mutants.seen import known
+from tools.mutants.seen import SEEN, known
 from tools.mutants.source import bodies, files, tree
 
+CONTROL = SEEN.with_name("control.json")  # tests by "sound" and "unsound": those that fail though nothing is broken
 SHOWN = 70  # characters of a changed line on the page
 SAME_AREA = 0.3  # tests of the module's own folder come earlier, as if they took so much of their time
 BLOCK = 0.0005  # seconds by which a test comes later for every block that it runs: tests of one thing come first
@@ -78,9 +80,14 @@ def window(before: str, after: str) -> tuple[str, str]:
     return before[cut], after[cut]
 
 
+def controlled() -> dict[str, list[str]]:
+    return json.loads(CONTROL.read_text()) if CONTROL.exists() else {"sound": [], "unsound": []}
+
+
 @cache
 def seen() -> dict[str, dict]:
-    return {test: facts for test, facts in known().items() if not facts.get("failed")}
+    left_out = set(controlled()["unsound"])
+    return {test: facts for test, facts in known().items() if not facts.get("failed") and test not in left_out}
 
 
 def tests(mutant: Mutant) -> tuple[list[str], list[str]]:
@@ -89,6 +96,7 @@ def tests(mutant: Mutant) -> tuple[list[str], list[str]]:
     around = [block for block in blocks if block[1] <= mutant.line <= block[2]]
     inner = min(around, key=lambda block: block[2] - block[1], default=blocks[0])
     wanted = set(blocks) if inner == blocks[0] else {inner}  # a module's own lines: whoever uses it
+    wanted.add((mutant.file, 0, 0))  # the file was edited since: some of it
     area = f"tests/{mutant.file.split('/')[0]}/"
 
     def rank(test: str) -> float:
