@@ -65,7 +65,19 @@ def test_each_kind_of_change(text: str, kind: str, changed: str) -> None:
     assert all(result != text for _, result in broken(text))
 
 
-@over("text", ["x: Literal[1]", "'words'", "raise E(1 + 2)", "x = f'{1 + 2}'", "import a", "x = 'a' + b", "x = y"])
+@over(
+    "text",
+    [
+        "x: Literal[1]",
+        "'words'",
+        "raise E(1 + 2)",
+        "x = f'{1 + 2}'",
+        "import a",
+        "x = 'a' + b",
+        "x = y",
+        "if a:\n    return None",
+    ],
+)
 def test_what_computes_nothing_is_left_alone(text: str) -> None:
     assert not [kind for kind, _ in broken(text) if kind != "statement"]
 
