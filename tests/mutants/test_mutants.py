@@ -67,19 +67,14 @@ def test_each_kind_of_change(text: str, kind: str, changed: str) -> None:
 
 @over(
     "text",
-    [
-        "x: Literal[1]",
-        "'words'",
-        "raise E(1 + 2)",
-        "x = f'{1 + 2}'",
-        "import a",
-        "x = 'a' + b",
-        "x = y",
-        "if a:\n    return None",
-    ],
+    ["x: Literal[1]", "'words'", "raise E(1 + 2)", "x = f'{1 + 2}'", "import a", "x = 'a' + b", "x = y"],
 )
 def test_what_computes_nothing_is_left_alone(text: str) -> None:
     assert not [kind for kind, _ in broken(text) if kind != "statement"]
+
+
+def test_a_return_of_nothing_returns_nothing_already() -> None:
+    assert {kind for kind, _ in broken("if a:\n    return None")} == {"guard"}
 
 
 def test_a_sample_is_by_chance_repeatable_and_names_are_unique(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,10 +152,11 @@ def test_the_quick_tests_that_run_the_block_come_first(monkeypatch: pytest.Monke
         "tests/scans/a.py::near"
     ]
     monkeypatch.setattr(one, "seen", mutant.seen)
+    monkeypatch.setattr(one, "FIRST", 2)
     monkeypatch.setattr(one, "LIKELY", 6.5)
-    assert [len(batch) for batch in one.batches(chosen)] == [3, 1, 1]
+    assert [len(batch) for batch in one.batches(chosen)] == [2, 1, 1, 1]
     monkeypatch.setattr(one, "ENOUGH", 6.5)
-    assert [len(batch) for batch in one.batches(chosen)] == [3]
+    assert [len(batch) for batch in one.batches(chosen)] == [2, 1]
 
 
 @over(

@@ -17,7 +17,8 @@ from tools.mutants.source import ROOT, change
 
 # Imported before the fork, where they are there: mutants share them.
 WARM = "torch numpy hypothesis scipy.stats torch.utils.checkpoint torch._dynamo transformers accelerate optuna"
-LIKELY = 20.0  # seconds of tests that are tried first
+FIRST = 10  # tests that are tried first: importing more test files takes longer than most mutants live
+LIKELY = 20.0  # seconds of tests that are tried then
 ENOUGH = 60.0  # seconds of tests after which a mutant is said to live
 SLOWER, START = 8, 10.0  # a test that takes so many times its time, and so many seconds, hangs
 PATIENCE = 10  # seconds on the clock for one of the processor: it waits for what never comes
@@ -56,13 +57,13 @@ def warm() -> None:
 def batches(mutant: Mutant) -> list[list[str]]:
     """The tests that run the changed block: a few that are likely to notice, then the others, then their neighbours."""
     direct, neighbours = tests(mutant)
-    found: list[list[str]] = [[], [], []]
+    found: list[list[str]] = [[], [], [], []]
     spent = 0.0
-    for test in direct + neighbours:
+    for i, test in enumerate(direct + neighbours):
         spent += seen()[test]["time"]
         if spent > ENOUGH and found[0]:
             break
-        found[2 if test in neighbours else spent > LIKELY].append(test)
+        found[3 if i >= len(direct) else 2 if spent > LIKELY else i >= FIRST].append(test)
     return [batch for batch in found if batch]
 
 
