@@ -154,9 +154,8 @@ def test_the_quick_tests_that_run_the_block_come_first(monkeypatch: pytest.Monke
     monkeypatch.setattr(one, "seen", mutant.seen)
     monkeypatch.setattr(one, "FIRST", 2)
     monkeypatch.setattr(one, "LIKELY", 6.5)
-    assert [len(batch) for batch in one.batches(chosen)] == [2, 1, 1, 1]
-    monkeypatch.setattr(one, "ENOUGH", 6.5)
-    assert [len(batch) for batch in one.batches(chosen)] == [2, 1]
+    assert [len(batch) for batch in one.batches(chosen, 99.0)] == [2, 1, 1, 1]
+    assert [len(batch) for batch in one.batches(chosen, 6.5)] == [2, 1]
 
 
 @over(

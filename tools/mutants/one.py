@@ -18,8 +18,7 @@ from tools.mutants.source import ROOT, change
 # Imported before the fork, where they are there: mutants share them.
 WARM = "torch numpy hypothesis scipy.stats torch.utils.checkpoint torch._dynamo transformers accelerate optuna"
 FIRST = 10  # tests that are tried first: importing more test files takes longer than most mutants live
-LIKELY = 20.0  # seconds of tests that are tried then
-ENOUGH = 60.0  # seconds of tests after which a mutant is said to live
+LIKELY = 10.0  # seconds of tests that are tried then
 SLOWER, START = 8, 10.0  # a test that takes so many times its time, and so many seconds, hangs
 PATIENCE = 10  # seconds on the clock for one of the processor: it waits for what never comes
 MEMORY = 10 * 2**30
@@ -54,25 +53,25 @@ def warm() -> None:
             continue
 
 
-def batches(mutant: Mutant) -> list[list[str]]:
+def batches(mutant: Mutant, enough: float) -> list[list[str]]:
     """The tests that run the changed block: a few that are likely to notice, then the others, then their neighbours."""
     direct, neighbours = tests(mutant)
     found: list[list[str]] = [[], [], [], []]
     spent = 0.0
     for i, test in enumerate(direct + neighbours):
         spent += seen()[test]["time"]
-        if spent > ENOUGH and found[0]:
+        if spent > enough and found[0]:
             break
         found[3 if i >= len(direct) else 2 if spent > LIKELY else i >= FIRST].append(test)
     return [batch for batch in found if batch]
 
 
-def outcome(mutant: Mutant) -> dict:
+def outcome(mutant: Mutant, enough: float) -> dict:
     """What became of a mutant: killed, with the test that noticed it; lives; unseen, where no test runs its block.
 
     A fault is one of this tool: nothing is known of the mutant.
     """
-    plan = batches(mutant)
+    plan = batches(mutant, enough)
     if not plan:
         return {"outcome": UNSEEN}
     return _forked(lambda: _verdict(mutant, plan))

@@ -1,6 +1,6 @@
 """make mutants: the package is broken in many places, one at a time; which of them do the tests not notice?
 
-    python tools/mutants/run.py [--n 300] [--seed 0] [--only traces/] [--again] [--table docs/reliability.md]
+    python tools/mutants/run.py [--n 300] [--seed 0] [--only traces/] [--seconds 30] [--again] [--table docs/reliability.md]
 
 Mutants are drawn from all modules of metrics, theory, traces, scans, remedies, forecasts and training. Each runs in a
 forked process, compiled in memory; the tests that run the changed block come first, to the first failure. At the end
@@ -45,16 +45,16 @@ def known(mutants: list[Mutant]) -> dict[str, dict]:
     return {name: found[name] | now[name] for name in now if found[name]["after"] == now[name]["after"]}
 
 
-def try_one(mutant: Mutant) -> dict:
-    result = facts(mutant) | outcome(mutant)
+def try_one(mutant: Mutant, seconds: float) -> dict:
+    result = facts(mutant) | outcome(mutant, seconds)
     with RESULTS.open("a") as file:
         file.write(json.dumps(result) + "\n")
     return result
 
 
-def try_all(todo: list[Mutant], done: dict[str, dict]) -> None:
+def try_all(todo: list[Mutant], done: dict[str, dict], seconds: float) -> None:
     for i, mutant in enumerate(todo):
-        done[mutant.name] = result = try_one(mutant)
+        done[mutant.name] = result = try_one(mutant, seconds)
         print(f"{i + 1} of {len(todo)} {result['outcome']:6} {mutant.file}:{mutant.line} {result.get('by', '')}")
         if result["outcome"] != KILLED:
             print(f"    {mutant.name}\n    - {result['before']}\n    + {result['after']}")
@@ -78,6 +78,7 @@ def main() -> None:
     arguments.add_argument("--n", type=int, default=300, help="mutants in the sample")
     arguments.add_argument("--seed", type=int, default=0, help="which sample")
     arguments.add_argument("--only", default="", help="of the sample, those whose name holds this")
+    arguments.add_argument("--seconds", type=float, default=30, help="of tests, after which a mutant is said to live")
     arguments.add_argument("--again", action="store_true", help="run those that lived again")
     arguments.add_argument("--table", type=Path, help="write the section of the documentation")
     chosen = arguments.parse_args()
@@ -92,7 +93,7 @@ def main() -> None:
     todo = [m for m in wanted if m.name not in done or done[m.name]["outcome"] not in settled]
     warm()
     while True:
-        try_all(todo, done)
+        try_all(todo, done, chosen.seconds)
         unsound = judge([done[mutant.name] for mutant in wanted])
         todo = [mutant for mutant in wanted if done[mutant.name].get("by") in unsound]
         if not todo:
