@@ -1,6 +1,6 @@
 """make mutants: the package is broken in many places, one at a time; which of them do the tests not notice?
 
-    python tools/mutants/run.py [--n 300] [--seed 0] [--only traces/] [--seconds 30] [--again] [--table docs/reliability.md]
+    python tools/mutants/run.py [--n 300] [--seed 0] [--only traces/] [--seconds 30] [--again] [--table PAGE]
 
 Mutants are drawn from all modules of metrics, theory, traces, scans, remedies, forecasts and training. Each runs in a
 forked process, compiled in memory; the tests that run the changed block come first, to the first failure. At the end
