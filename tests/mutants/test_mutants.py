@@ -144,18 +144,20 @@ def test_the_quick_tests_that_run_the_block_come_first(monkeypatch: pytest.Monke
         "tests/metrics/b.py::own": (2.0, {body}),
         "tests/metrics/c.py::far": (0.1, {other}),
         "tests/metrics/d.py::edited": (3.0, {(file, 0, 0)}),
+        "tests/scans/e.py::similarity": (1.5, {body}),
     }
     monkeypatch.setattr(mutant, "seen", lambda: {t: {"time": s, "blocks": b} for t, (s, b) in facts.items()})
-    chosen = mutant.Mutant(file, 0, function.body[-1].lineno, "edge", "")
+    chosen = mutant.Mutant(file, 0, function.body[-1].lineno, "edge", f"{file} A.f edge 1")
+    assert mutant.named(chosen) == ["similarity"]
     direct, others = mutant.tests(chosen)
-    assert [t.split("::")[1] for t in direct] == ["own", "edited", "quick", "slow"] and others == [
+    assert [t.split("::")[1] for t in direct] == ["similarity", "own", "edited", "quick", "slow"] and others == [
         "tests/scans/a.py::near"
     ]
     monkeypatch.setattr(one, "seen", mutant.seen)
-    monkeypatch.setattr(one, "FIRST", 2)
-    monkeypatch.setattr(one, "LIKELY", 6.5)
-    assert [len(batch) for batch in one.batches(chosen, 99.0)] == [2, 1, 1, 1]
-    assert [len(batch) for batch in one.batches(chosen, 6.5)] == [2, 1]
+    monkeypatch.setattr(one, "FIRST", 3)
+    monkeypatch.setattr(one, "LIKELY", 8.0)
+    assert [len(batch) for batch in one.batches(chosen, 99.0)] == [3, 1, 1, 1]
+    assert [len(batch) for batch in one.batches(chosen, 8.0)] == [3, 1]
 
 
 @over(
