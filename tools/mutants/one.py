@@ -23,7 +23,7 @@ SLOWER, START = 8, 10.0  # a test that takes so many times its time, and so many
 PATIENCE = 10  # seconds on the clock for one of the processor: it waits for what never comes
 MEMORY = 10 * 2**30
 KILLED, LIVES, UNSEEN, FAULT = "killed", "lives", "unseen", "fault"
-PASSED, FAILED, UNREADABLE = (0, 5), 1, 2  # exit codes of pytest; 5: none of these tests is there any more
+PASSED, FAILED = (0, 5), (1, 2)  # exit codes of pytest; 5: none of these tests is there any more; 2: nor can be read
 
 
 class Chosen:
@@ -133,10 +133,8 @@ def _verdict(mutant: Mutant, plan: list[list[str]]) -> dict:
     finder = change({mutant.file}, mutant.change)
     for names in plan:
         code, failed = _run(names, "-x")
-        if code == FAILED:
-            return {"outcome": KILLED, "by": failed[0]}
-        if code == UNREADABLE:
-            return {"outcome": KILLED, "by": "no test can be imported"}
+        if code in FAILED:
+            return {"outcome": KILLED, "by": failed[0] if failed else "no test can be imported"}
         if code not in PASSED:
             raise RuntimeError(f"pytest ends with {code}")
     if mutant.file not in finder.found:
