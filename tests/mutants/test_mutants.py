@@ -191,8 +191,7 @@ def test_a_test_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     "code, failed, found",
     [
         (1, ["t"], {"outcome": "killed", "by": "t"}),
-        (1, [], {"outcome": "killed", "by": "no test can be imported"}),
-        (2, [], {"outcome": "killed", "by": "no test can be imported"}),
+        (2, ["file"], {"outcome": "killed", "by": "file"}),
         (0, [], {"outcome": "lives", "tests": 2}),
         (3, [], "pytest ends with 3"),
         (4, [], "pytest ends with 4"),
