@@ -13,6 +13,7 @@ new tests: python tools/mutants/seen.py tests/that.py.
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -77,7 +78,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--n", type=int, default=300, help="mutants in the sample")
     arguments.add_argument("--seed", type=int, default=0, help="which sample")
-    arguments.add_argument("--only", default="", help="of the sample, those whose name holds this")
+    arguments.add_argument("--only", default="", help="of the sample, those whose name has this expression")
     arguments.add_argument("--seconds", type=float, default=30, help="of tests, after which a mutant is said to live")
     arguments.add_argument("--again", action="store_true", help="run those that lived again")
     arguments.add_argument("--table", type=Path, help="write the section of the documentation")
@@ -88,7 +89,7 @@ def main() -> None:
         raise SystemExit("mutants: which test runs what must be known of all tests; that run was stopped. Start again.")
     everything = sample(chosen.n, chosen.seed)
     done = known(everything)
-    wanted = [mutant for mutant in everything if chosen.only in mutant.name]
+    wanted = [mutant for mutant in everything if re.search(chosen.only, mutant.name)]
     settled = (KILLED,) if chosen.again else (KILLED, LIVES, UNSEEN)
     todo = [m for m in wanted if m.name not in done or done[m.name]["outcome"] not in settled]
     warm()
