@@ -6,8 +6,8 @@ Mutants are drawn from all modules of metrics, theory, traces, scans, remedies, 
 forked process, compiled in memory; the tests that run the changed block come first, to the first failure. At the end
 every test that noticed one is run with nothing broken: should it fail, it is left out, and its mutants run again. What
 is known of a mutant is kept in out/mutants/results.jsonl, so that a run that was stopped goes on; --again runs those
-that lived once more. Which test runs what is in out/mutants/seen, made by the first run (as long as `make test`); after
-new tests: python tools/mutants/seen.py tests/that.py.
+that lived for no known reason once more. Which test runs what is in out/mutants/seen, made by the first run (as long as
+`make test`); after new tests: python tools/mutants/seen.py tests/that.py.
 """
 
 import argparse
@@ -25,10 +25,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tools.mutants.mutant import CONTROL, Mutant, controlled, sample, seen, shown
-from tools.mutants.one import FAULT, KILLED, LIVES, UNSEEN, control, outcome, warm
+from tools.mutants.one import FAULT, KILLED, control, outcome, warm
 from tools.mutants.seen import SEEN, WHOLE
 from tools.mutants.source import ROOT
-from tools.mutants.table import write
+from tools.mutants.table import reason, write
 
 RESULTS = SEEN.with_name("results.jsonl")
 
@@ -44,6 +44,13 @@ def known(mutants: list[Mutant]) -> dict[str, dict]:
     found = {result["name"]: result for result in map(json.loads, lines)}
     now = {mutant.name: facts(mutant) for mutant in mutants if mutant.name in found}
     return {name: found[name] | now[name] for name in now if found[name]["after"] == now[name]["after"]}
+
+
+def settled(result: dict | None, again: bool) -> bool:
+    """Whether a mutant need not be tried: what became of it is known. again: those that live are, for no reason."""
+    if result is None or result["outcome"] == FAULT:
+        return False
+    return not again or result["outcome"] == KILLED or bool(reason(result))
 
 
 def try_one(mutant: Mutant, seconds: float) -> dict:
@@ -80,7 +87,7 @@ def main() -> None:
     arguments.add_argument("--seed", type=int, default=0, help="which sample")
     arguments.add_argument("--only", default="", help="of the sample, those whose name has this expression")
     arguments.add_argument("--seconds", type=float, default=30, help="of tests, after which a mutant is said to live")
-    arguments.add_argument("--again", action="store_true", help="run those that lived again")
+    arguments.add_argument("--again", action="store_true", help="run those that lived for no known reason again")
     arguments.add_argument("--table", type=Path, help="write the section of the documentation")
     chosen = arguments.parse_args()
     if not WHOLE.exists():
@@ -90,8 +97,7 @@ def main() -> None:
     everything = sample(chosen.n, chosen.seed)
     done = known(everything)
     wanted = [mutant for mutant in everything if re.search(chosen.only, mutant.name)]
-    settled = (KILLED,) if chosen.again else (KILLED, LIVES, UNSEEN)
-    todo = [m for m in wanted if m.name not in done or done[m.name]["outcome"] not in settled]
+    todo = [mutant for mutant in wanted if not settled(done.get(mutant.name), chosen.again)]
     warm()
     while True:
         try_all(todo, done, chosen.seconds)
