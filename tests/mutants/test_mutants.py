@@ -245,6 +245,24 @@ def test_what_is_known_of_a_mutant_is_forgotten_when_its_line_changes(
     assert not run.known([chosen])
 
 
+@over(
+    "outcome, why, again, settled",
+    [
+        ("killed", "", True, True),
+        ("lives", "", False, True),
+        ("lives", "", True, False),
+        ("lives", "Both are zero.", True, True),
+        ("unseen", "", True, False),
+        ("fault", "", False, False),
+    ],
+)
+def test_what_is_known_is_not_tried_again(
+    outcome: str, why: str, again: bool, settled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "reason", lambda result: why)
+    assert run.settled({"outcome": outcome}, again) == settled and not run.settled(None, again)
+
+
 def test_the_section_of_a_page_is_renewed_and_the_rest_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reasons = [
         {"name": "same", "before": "x < 1", "after": "x > 1", "reason": "Both are zero."},
