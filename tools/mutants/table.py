@@ -42,7 +42,7 @@ def as_page(found: list[dict], n: int, seed: int) -> str:
         "sign, a constant, an argument, a statement. The tests that run the changed lines must fail. "
         f"They notice {killed} of {len(found)}, {killed / len(found):.1%}; {ended} of these by a test that comes to no "
         f"end. Of the {len(lived)} others, {len(same)} change nothing that a test could see, for the reason that is "
-        "given."
+        f"given: without them it is {killed / max(1, len(found) - len(same)):.1%}."
     )
     lines = ["## Mutants", "", "`make mutants` tries it anew, and goes on where it was stopped.", ""]
     lines += [*textwrap.wrap(words, WIDTH), "", "| package | mutants | noticed | the same | not noticed |"]
