@@ -25,6 +25,7 @@ from depthscope.errors import DepthscopeError, RecordError
 from depthscope.files import sealed
 from depthscope.later import RECORDS as RECORDS_LATER
 from depthscope.records import ComplexTensor, Record, plain, since
+from loops import over
 from record_examples import KINDS, OLD, example
 
 
@@ -190,6 +191,31 @@ def test_a_field_that_came_later_has_its_default_in_older_files() -> None:
     assert Everything.from_dict(record).later == 1.5
     with pytest.raises(RecordError, match="missing: later"):
         Everything.from_dict(record | {"version": 2})
+
+
+FIRST_IN = {  # the version of a format in which a field came
+    "scan": {
+        "massive": 2,
+        "vanished": 2,
+        "sequences": 2,
+        "stream": 3,
+        "others": 3,
+        "sizes": 3,
+        "batches": 4,
+        "errors": 4,
+    },
+    "forecast": {"warnings": 3, "rate_limit": 4},
+    "advice": {"lr": 2},
+}
+
+
+@over("kind, name, version", [(kind, *one) for kind, fields in FIRST_IN.items() for one in fields.items()])
+def test_a_file_has_all_fields_of_its_version(kind: str, name: str, version: int) -> None:
+    record = example(kind).to_dict()
+    del record[name]
+    type(example(kind)).from_dict(record | {"version": version - 1})
+    with pytest.raises(RecordError, match=f"missing: {name}"):
+        type(example(kind)).from_dict(record | {"version": version})
 
 
 def example_of_everything() -> dict[str, Any]:

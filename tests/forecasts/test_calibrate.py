@@ -1,11 +1,13 @@
 """Forecasts from a scan: gains of blocks whose gains are known, later blocks that were held back, what chance does."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 import depthscope as ds
 from depthscope.errors import ForecastError, UsageError
-from depthscope.forecasts.calibrate import calibrate
+from depthscope.forecasts.calibrate import Gains, _usable, calibrate, fit
 from depthscope.models.resolve import resolve
 from depthscope.models.sizes import Sizes
 from loops import over
@@ -119,3 +121,22 @@ class Parallel(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.norm(x)
         return x + (self.attention(y, y, y)[0] + self.ffn(y))
+
+
+def test_blocks_in_which_little_was_chance_decide_on_the_gain() -> None:
+    """The common part is off by 2 x . branch, of variance 4 |stream| |branch|, beside its own spread."""
+    unit, stream, D = torch.tensor([1.0, 0.5, 0.25]), torch.tensor([0.0, 1.0, 9.0]), torch.ones(3)
+    added = torch.tensor([0.3, 0.1, 0.2])
+    rows = torch.stack([added, torch.ones(3), unit, torch.ones(3), D, stream], -1)
+    before = Gains(*map(torch.tensor, (0.4, 0.0, 0.7, 0.3, 0.1)))
+    weight = [1 / (4 * x + 2 * 0.4 * u) for x, u in zip(stream.tolist(), unit.tolist(), strict=True)]
+    s = sum(w * a for w, a in zip(weight, added.tolist(), strict=True)) / sum(map(float.__mul__, weight, unit.tolist()))
+    assert float(fit(rows, rows, before).s) == pytest.approx(s)
+
+
+def test_blocks_are_used_as_long_as_tokens_differ_by_more_than_rounding() -> None:
+    def usable(*t_div: float) -> int:
+        return _usable(SimpleNamespace(states={"t_div": torch.tensor(t_div)}, depth=len(t_div) - 1))  # type: ignore[arg-type]
+
+    assert usable(*[0.5] * 9) == 8
+    assert usable(*[0.5] * 6, *[1e-30] * 3) == 5 and usable(0.5, *[1e-30] * 8) == 3

@@ -187,6 +187,7 @@ def test_one_gain_for_all_blocks() -> None:
     assert found.collapse_depth(0.99) == pytest.approx(ds.theory.collapse_depth(1 / 64, gain=2.0), abs=0.01)
     assert ds.forecast(gain=2.0, depth=20, n=64, tau=0.3).collapse_depth() == math.inf
     torch.testing.assert_close(found.t_sim + found.t_div, torch.ones(21, dtype=torch.float64))
+    torch.testing.assert_close(found.t_sim, (1 + 63 * found.t_cos) / 64)  # of tokens of one length, by definition
 
 
 def test_heads_is_h_and_lists_are_batches() -> None:

@@ -60,6 +60,9 @@ def test_a_model_as_it_was_drawn_has_the_limit_of_its_sizes() -> None:
     model = ds.models.classic(8, 32, 4, q=64, output=True)
     found, sizes = ds.forecast(model, torch.randn(4, 16, 32)), ds.forecast(depth=8, **SIZES)
     assert math.isclose(found.largest_rate, sizes.largest_rate, rel_tol=0.15)
+    alike = ds.forecast(model, torch.randn(4, 1, 32) + 0.5 * torch.randn(4, 16, 32))
+    same = ds.forecast(depth=8, t_sim=float(alike.t_sim[0]), **SIZES)
+    assert alike.rate_limit.update == pytest.approx(same.rate_limit.update, rel=1e-6)  # type: ignore[union-attr]
     with ds.fix_(model, ds.remedies.DeEscalate(0.5)), pytest.raises(UsageError, match="Give sizes"):
         ds.forecast(model, torch.randn(4, 16, 32)).trains(1e-3)
     with torch.no_grad():

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from depthscope import metrics
+from depthscope.metrics import sums
 from depthscope.metrics.chunks import Chunk, chunks
 from loops import over
 
@@ -89,6 +90,19 @@ def test_one_part_in_ten_million(shape: tuple[int, int, int], case: Callable, na
     assert all(chunk.x.dtype == torch.float32 for chunk in chunks(x, None, where="test"))
     most = 3e-7 if name in ("composite_norm", "relative_residual") else 1e-7  # of a single row and a single column
     assert apart(getattr(metrics, name)(x), LITERALLY[name](x.double())) < most
+
+
+@over("n", [97, 128])  # 97 is no multiple of a short sum
+def test_a_sum_of_short_sums_loses_no_unit(n: int) -> None:
+    large = 2**24  # float32 has no number between it and large + 2
+    x = torch.zeros(1, n, 512)
+    x[0, ::32, 0] = 1
+    x[0, 0, 0] = large
+    assert int(sums.token_sum(x)[0, 0]) == int(sums.weighted_sum(x, torch.ones(1, n))[0, 0]) == large + 3
+    x[0, 0, ::64] = 1
+    x[0, 0, 0] = large**0.5
+    torch.testing.assert_close(float(sums.norms(x)[0, 0]), (large + 7) ** 0.5, rtol=1e-15, atol=0)
+    assert int(sums._square(x[..., :1])) == large + 3
 
 
 @over("shape", SHAPES)

@@ -7,7 +7,7 @@ import torch
 from depthscope.metrics.mixing import centred_rows
 from depthscope.metrics.pattern import pattern_of
 from depthscope.metrics.spectrum import SMALL, lambda_2, lambda_2_of
-from depthscope.metrics.thin_powers import thin_bracket
+from depthscope.metrics.thin_powers import _growth, thin_bracket
 from loops import over
 
 
@@ -148,3 +148,10 @@ def test_a_chain_of_tokens_is_not_taken_for_what_its_rounding_makes_of_it(k, dty
     P = P[None].to(dtype)
     for found, error in (lambda_2_of(of(P)), lambda_2(P, return_residual=True)):
         assert abs(float(found) - float(rows(P.double())[0, i, i].max())) <= float(error) + 1e-7
+
+
+def test_the_growth_of_powers_is_the_radius_where_one_eigenvalue_leads() -> None:
+    V, radius = torch.randn(5, 8, 8, dtype=torch.float64), torch.tensor([1e-3, 0.5, 1.0, 2.0, 30.0]).double()
+    shares = torch.tensor([1.0, 0.5, 0.4, -0.3, 0.2, 0.1, 0.0, 0.0]).double()  # 2^-16 is left of the second
+    M = radius[:, None, None] * (V * shares) @ torch.linalg.inv(V)
+    torch.testing.assert_close(_growth(M), radius.log(), rtol=0, atol=1e-3)

@@ -5,6 +5,7 @@ import torch
 
 from depthscope.metrics import attention_entropy, delta, lambda_2, pattern, tiles
 from depthscope.metrics.entropy import entropy_of
+from depthscope.metrics.mixing import mu_of
 from depthscope.metrics.pattern import pattern_of
 from depthscope.metrics.scratch import Scratch
 from depthscope.metrics.tiles import Scores, Tiles
@@ -85,6 +86,19 @@ def test_metrics_of_long_sequences_are_those_of_the_matrix(causal):
     long, _ = pattern_of(None, q=q, k=k, causal=causal, where="test")
     found = torch.cat([entropy_of(part) for part in long.pieces()]).reshape(1, 4)
     torch.testing.assert_close(found, attention_entropy(P))
+
+
+def test_what_tokens_lose_in_long_sequences_is_what_the_definition_says():
+    q, k = torch.randn(2, 2, 2, 60, D, dtype=torch.float64)
+    X, P = torch.randn(2, 60, 5, dtype=torch.float64) + 3, (q @ k.mT * D**-0.5).softmax(-1)
+    long, _ = pattern_of(None, q=q, k=k, where="test")
+    parts = [*long.pieces()]
+    assert all(part.tiles is not None for part in parts)
+    found = torch.cat([mu_of(part, X)[1] for part in parts]).reshape(2, 2)
+    Z = X - X.mean(-2, keepdim=True)
+    moved = P @ Z.unsqueeze(1)
+    truth = (moved - moved.mean(-2, keepdim=True)).norm(dim=(-2, -1)) / Z.norm(dim=(-2, -1))[:, None]
+    torch.testing.assert_close(found, truth)
 
 
 def test_a_number_that_is_none_is_passed_on():

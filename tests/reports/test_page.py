@@ -225,3 +225,5 @@ def test_every_word_of_a_story_is_escaped() -> None:
             chart.pop("legend")  # the page writes its names as text
         written = json.dumps(charts).replace("<extra></extra>", "")  # of ours
         assert "alert(" in written and "<" not in written
+    short = card._card(replace(story, todo=[Code(EVIL, EVIL)], how=[Words(EVIL, "note")]))
+    assert "<script" not in short and "<!--" not in short and short.count("&lt;script&gt;") > 10

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -89,3 +90,9 @@ def test_html_stands_alone(scan: ds.Scan, tmp_path) -> None:
     addresses = [one.split('"')[0] for one in html.split('href="')[1:]]
     assert addresses and all(one.startswith(("#", "data:text/csv", "data:application/json")) for one in addresses)
     assert "src=" not in html
+
+
+def test_the_gist_names_a_stream_that_is_one_of_several(scan: ds.Scan) -> None:
+    assert scan.gist().startswith(f"{scan.title}, {scan.depth} blocks: ")
+    other = replace(scan, stream="decoder")
+    assert other.gist().startswith(f"{scan.title}, decoder, {scan.depth} blocks: ")

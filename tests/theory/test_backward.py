@@ -13,7 +13,7 @@ from depthscope.models.transformer import Transformer
 from depthscope.theory.backward import gradient_growth, growth_of_diverse_tokens
 from depthscope.theory.backward.network import kernel_of
 from depthscope.theory.backward.rows import row_means
-from depthscope.theory.backward.states import Gradient, Tokens
+from depthscope.theory.backward.states import Gradient, Tokens, e_after
 from depthscope.theory.kernels import kernel
 from depthscope.theory.participation import participation
 from loops import over
@@ -248,3 +248,11 @@ def test_and_so_for_sharp_scores(n: int, d: int, tau: float) -> None:
 def test_wrong_use_is_answered(call, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+def test_a_branch_of_equal_tokens_takes_nothing_from_what_random_weights_add() -> None:
+    stream = Tokens(q=1.0, D=0.5, eta=0.4)  # e = eta D^2 = 0.1
+    assert e_after(stream, 0.0, 0.0, 0.2) == pytest.approx(0.1 + 0.2)
+    assert e_after(stream, 1.0, 0.5, 0.2) == pytest.approx(
+        0.1 * 1.5**2 + 0.2 * (1 - 3 * (0.5 * 0.5) * 0.1 * 1.5**2 / 1.5**2)
+    )

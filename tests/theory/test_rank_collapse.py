@@ -266,6 +266,15 @@ def test_the_bound_contracts_below_the_radius_and_not_above():
     assert said[0] < math.log10(radius) < said[1]
 
 
+@over("name", ["residual", "beta", "d_qk", "heads", "gamma"])
+def test_one_tensor_among_numbers_makes_a_tensor(name):
+    numbers = {"residual": 0.3, "beta": 0.7, "d_qk": 16.0, "heads": 3.0, "gamma": 2.0}
+    for bound in (rank_collapse_bound, printed_skip_bound):
+        plain = bound(depth=2, **numbers)
+        several = bound(depth=2, **numbers | {name: torch.tensor([numbers[name]] * 2)})
+        assert isinstance(plain, float) and several.tolist() == pytest.approx([plain] * 2, rel=1e-6)
+
+
 def test_a_deep_network_overflows_nothing():
     assert rank_collapse_bound(10.0, 96, 5.0, 128, heads=96) > 1e45
     assert rank_collapse_bound(0.0, 3, 5.0, 128) == -math.inf

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 import depthscope as ds
 from depthscope.traces.causality import Causality, causality
 from depthscope.traces.signature import signature_of
+from depthscope.traces.trial import ROUNDING, Trial
 from loops import crossed, over
 
 sys.path.append(str(Path(__file__).parents[1] / "remedies"))
@@ -239,3 +241,10 @@ def test_finite_masks_have_the_chance_of_causal_sinks() -> None:
         torch.testing.assert_close(scan["sink_chance"], scans[-1]["sink_chance"])
     with pytest.raises(AssertionError):
         torch.testing.assert_close(scans[-1]["sink_chance"], torch.full_like(scans[-1]["sink_chance"], 1 / N))
+
+
+@over("dtype, expected", [(torch.float64, 0), (torch.float32, 0), (torch.float16, 2**-11), (torch.bfloat16, 2**-8)])
+def test_what_rounding_moves_has_not_moved(dtype: torch.dtype, expected: float) -> None:
+    trial = SimpleNamespace(tokens=torch.ones(1, dtype=dtype))
+    assert Trial.rounding.fget(trial) == max(ROUNDING, expected)  # type: ignore[attr-defined]
+    assert Trial.rounding.fget(SimpleNamespace(tokens=None)) == ROUNDING  # type: ignore[attr-defined]

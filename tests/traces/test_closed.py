@@ -25,3 +25,12 @@ def test_a_key_is_unseen_where_a_softmax_leaves_it_no_weight(number: float, unse
     assert found.shape[-1] == 6 and not found[..., :4].any()
     assert bool(found[..., 4:].all()) == bool(found[..., 4:].any()) == unseen
     assert bool((scores.softmax(-1)[..., 4:] < NO_WEIGHT).all()) == unseen
+
+
+@over("weight, unseen", [(5e-31, True), (5e-30, False)])
+def test_a_weight_counts_however_small_it_is_unless_a_mask_left_it(weight: float, unseen: bool) -> None:
+    P = torch.rand(1, 2, 5, 5, dtype=torch.float64)
+    P[..., 3] = weight
+    may_see, found = _of_pattern(P)
+    assert bool(found[..., 3].all()) == unseen and not found[..., :3].any()
+    assert bool(may_see[..., 3].any()) != unseen

@@ -5,6 +5,8 @@ from torch import Tensor, nn
 
 from monitored import Net
 
+WORDS = 40
+
 
 class Tagger(Net):
     """Takes a mask by name beside the words, as many models do."""
@@ -30,7 +32,7 @@ def calm_fn() -> nn.Module:
 
 
 def batch_fn(split: str, draw: torch.Generator) -> dict[str, Tensor]:
-    ids = torch.randint(0, 40, (8, 16), generator=draw)
+    ids = torch.randint(0, WORDS, (8, 16), generator=draw)
     return {"ids": ids, "answers": ids.flip(1)}
 
 

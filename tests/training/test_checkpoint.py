@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -215,3 +216,13 @@ def test_the_numbers_of_another_model_are_refused() -> None:
     del weights["head.bias"]
     with pytest.raises(CheckpointError, match=r"must have the model's tensors; head.bias is in one of them only"):
         put_back_(model, optimizer, weights, moments)
+
+
+def test_the_names_in_a_folder_are_on_the_disk_and_not_only_in_its_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(checkpoint.os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
+    checkpoint._write(tmp_path / "data", b"words")
+    checkpoint._sync(tmp_path)
+    assert synced == [(tmp_path / "data").stat().st_ino, tmp_path.stat().st_ino]

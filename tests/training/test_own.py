@@ -118,6 +118,13 @@ def test_other_steps_or_looks_are_other_work() -> None:
     assert len(prints) == 3
 
 
+def test_other_data_are_other_work_though_the_functions_are_written_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = the_task().fingerprint
+    assert the_task().fingerprint == before
+    monkeypatch.setattr(own_functions, "WORDS", 30)
+    assert the_task().fingerprint != before
+
+
 def test_what_a_partial_has_fixed_is_part_of_the_work() -> None:
     one, other = (_source(partial(model_fn, depth=depth)) for depth in (2, 3))
     assert one != other and one.startswith(_source(model_fn))

@@ -3,16 +3,20 @@
 import ast
 import difflib
 import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from tools.mutants.mutations import mutations
-from tools.mutants.seen import known
+from tools.mutants.seen import SEEN, known
 from tools.mutants.source import bodies, files, tree
 
+CONTROL = SEEN.with_name("control.json")  # tests by "sound" and "unsound": those that fail though nothing is broken
 SHOWN = 70  # characters of a changed line on the page
 SAME_AREA = 0.3  # tests of the module's own folder come earlier, as if they took so much of their time
+NAMED = 0.1  # and those with the name of the module or the function in theirs
 BLOCK = 0.0005  # seconds by which a test comes later for every block that it runs: tests of one thing come first
 
 
@@ -78,9 +82,20 @@ def window(before: str, after: str) -> tuple[str, str]:
     return before[cut], after[cut]
 
 
+def controlled() -> dict[str, list[str]]:
+    return json.loads(CONTROL.read_text()) if CONTROL.exists() else {"sound": [], "unsound": []}
+
+
 @cache
 def seen() -> dict[str, dict]:
-    return {test: facts for test, facts in known().items() if not facts.get("failed")}
+    left_out = set(controlled()["unsound"])
+    return {test: facts for test, facts in known().items() if not facts.get("failed") and test not in left_out}
+
+
+def named(mutant: Mutant) -> list[str]:
+    """The module and the functions that a mutant is in."""
+    names = [Path(mutant.file).stem, *mutant.name.split()[1].split(".")]
+    return [name.strip("_") for name in names if len(name.strip("_")) > 3 and name != "module"]
 
 
 def tests(mutant: Mutant) -> tuple[list[str], list[str]]:
@@ -89,11 +104,13 @@ def tests(mutant: Mutant) -> tuple[list[str], list[str]]:
     around = [block for block in blocks if block[1] <= mutant.line <= block[2]]
     inner = min(around, key=lambda block: block[2] - block[1], default=blocks[0])
     wanted = set(blocks) if inner == blocks[0] else {inner}  # a module's own lines: whoever uses it
-    area = f"tests/{mutant.file.split('/')[0]}/"
+    wanted.add((mutant.file, 0, 0))  # the file was edited since: some of it
+    area, names = f"tests/{mutant.file.split('/')[0]}/", named(mutant)
 
     def rank(test: str) -> float:
         late = seen()[test]["time"] + BLOCK * len(seen()[test]["blocks"])
-        return late * (SAME_AREA if test.startswith(area) else 1)
+        likely = NAMED if any(name in test for name in names) else 1
+        return late * likely * (SAME_AREA if test.startswith(area) else 1)
 
     direct = sorted((test for test, facts in seen().items() if wanted & facts["blocks"]), key=rank)
     homes = {test.split("::")[0] for test in direct}

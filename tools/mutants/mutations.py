@@ -68,7 +68,7 @@ def at_node(node: ast.AST) -> Iterator[tuple[str, Break]]:
                 yield "argument", without(args, -1)
     if isinstance(node, ast.If):
         for statement in node.body:
-            if isinstance(statement, ast.Return) and statement.value is not None:
+            if isinstance(statement, ast.Return) and not _is_none(statement.value):
                 yield "returned", put(statement, "value", ast.Constant(None))
     for field in ("body", "orelse", "finalbody"):
         statements = getattr(node, field, None)
@@ -88,6 +88,10 @@ def deletable(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.Assign):
         return all(isinstance(target, ast.Attribute | ast.Subscript) for target in statement.targets)
     return isinstance(statement, DELETED)
+
+
+def _is_none(value: ast.expr | None) -> bool:
+    return value is None or (isinstance(value, ast.Constant) and value.value is None)
 
 
 def text(node: ast.BinOp | ast.AugAssign) -> bool:

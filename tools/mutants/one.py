@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import math
 import os
 import resource
 import signal
@@ -16,26 +17,34 @@ from tools.mutants.source import ROOT, change
 
 # Imported before the fork, where they are there: mutants share them.
 WARM = "torch numpy hypothesis scipy.stats torch.utils.checkpoint torch._dynamo transformers accelerate optuna"
-LIKELY = 20.0  # seconds of tests that are tried first
-ENOUGH = 240.0  # seconds of tests after which a mutant is said to live
-START = 60.0  # seconds for imports
-SLOWER = 4  # a mutant that takes so many times the time of its tests hangs
+FIRST = 10  # tests that are tried first: importing more test files takes longer than most mutants live
+LIKELY = 10.0  # seconds of tests that are tried then
+SLOWER, START = 8, 10.0  # a test that takes so many times its time, and so many seconds, hangs
+PATIENCE = 60  # seconds on the clock for one of the processor, which others may need: it waits for what never comes
 MEMORY = 10 * 2**30
-KILLED, LIVES, UNSEEN = "killed", "lives", "unseen"
+KILLED, LIVES, UNSEEN, FAULT = "killed", "lives", "unseen", "fault"
+PASSED, FAILED = (0, 5), (1, 2)  # exit codes of pytest; 5: none of these tests is there any more; 2: nor can be read
 
 
 class Chosen:
-    """A plugin of pytest: these tests alone, in this order, to the first that fails."""
+    """A plugin of pytest: these tests alone, in this order. A test that hangs ends the process."""
 
     def __init__(self, names: list[str]) -> None:
-        self.order, self.failed = {name: i for i, name in enumerate(names)}, ""
+        self.order, self.failed = {name: i for i, name in enumerate(names)}, []
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         items[:] = sorted((i for i in items if i.nodeid in self.order), key=lambda item: self.order[item.nodeid])
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        limit = math.ceil(START + SLOWER * seen()[nodeid]["time"])
+        resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(time.process_time()) + limit, resource.RLIM_INFINITY))
+        signal.alarm(PATIENCE * limit)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport | pytest.CollectReport) -> None:
         if report.failed:
-            self.failed = report.nodeid
+            self.failed.append(report.nodeid)
+
+    pytest_collectreport = pytest_runtest_logreport  # a file that cannot be imported any more
 
 
 def warm() -> None:
@@ -46,38 +55,52 @@ def warm() -> None:
             continue
 
 
-def batches(mutant: Mutant) -> list[list[str]]:
+def batches(mutant: Mutant, enough: float) -> list[list[str]]:
     """The tests that run the changed block: a few that are likely to notice, then the others, then their neighbours."""
     direct, neighbours = tests(mutant)
-    found: list[list[str]] = [[], [], []]
+    found: list[list[str]] = [[], [], [], []]
     spent = 0.0
-    for test in direct + neighbours:
+    for i, test in enumerate(direct + neighbours):
         spent += seen()[test]["time"]
-        if spent > ENOUGH and found[0]:
+        if spent > enough and found[0]:
             break
-        found[2 if test in neighbours else spent > LIKELY].append(test)
+        found[3 if i >= len(direct) else 2 if spent > LIKELY else i >= FIRST].append(test)
     return [batch for batch in found if batch]
 
 
-def outcome(mutant: Mutant) -> dict:
-    """What became of a mutant: killed, with the test that noticed it; lives; unseen, where no test runs its block."""
-    plan = batches(mutant)
+def outcome(mutant: Mutant, enough: float) -> dict:
+    """What became of a mutant: killed, with the test that noticed it; lives; unseen, where no test runs its block.
+
+    A fault is one of this tool: nothing is known of the mutant.
+    """
+    plan = batches(mutant, enough)
     if not plan:
         return {"outcome": UNSEEN}
-    limit = START + SLOWER * sum(seen()[test]["time"] for batch in plan for test in batch)
-    begin = time.monotonic()
+    return _forked(lambda: _verdict(mutant, plan))
+
+
+def control(names: list[str]) -> list[str]:
+    """Which of these tests fail here though nothing is broken."""
+    found = _forked(lambda: {"failed": _run(names)[1]}) if names else {"failed": []}
+    if "failed" not in found:
+        raise RuntimeError(f"mutants: the tests that noticed one must end with nothing broken; they did not: {found}.")
+    return found["failed"]
+
+
+def _forked(work) -> dict:  # type: ignore[no-untyped-def]
+    """What work() has found in a child. One that tells nothing was ended by the mutant: it hangs, or ends."""
     with tempfile.TemporaryDirectory() as folder:
         child = os.fork()
         if not child:
-            _run(mutant, plan, int(limit), Path(folder))
-        _, status = os.waitpid(child, 0)
+            _child(work, Path(folder))
+        _, status, used = os.wait4(child, 0)
         try:
             os.killpg(child, signal.SIGKILL)  # what it has started
         except ProcessLookupError:
             pass
         told = Path(folder, "told.json")
         result = json.loads(told.read_text()) if told.exists() else {"outcome": KILLED, "by": _ending(status)}
-    return result | {"seconds": round(time.monotonic() - begin, 1)}
+    return result | {"seconds": round(used.ru_utime + used.ru_stime, 1)}
 
 
 def _ending(status: int) -> str:
@@ -86,40 +109,52 @@ def _ending(status: int) -> str:
     return f"exit {os.WEXITSTATUS(status)}"
 
 
-def _run(mutant: Mutant, plan: list[list[str]], limit: int, folder: Path) -> None:
-    """In the child: never returns."""
+def _child(work, folder: Path) -> None:  # type: ignore[no-untyped-def]
+    """Never returns."""
     try:
         os.setsid()
-        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
-        signal.alarm(20 * limit)  # it waits for what never comes
         log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT)
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.chdir(ROOT)
-        _quick_hypothesis()
-        change({mutant.file}, mutant.change)
-        result = {"outcome": LIVES, "tests": sum(map(len, plan))}
-        for number, names in enumerate(plan):
-            chosen = Chosen(names)
-            files = list(dict.fromkeys(name.split("::")[0] for name in names))
-            options = ["-x", "-q", "-p", "no:cacheprovider", "--assert=plain", "--tb=no"]
-            code = pytest.main([*options, f"--basetemp={folder}/{number}", *files], [chosen])
-            if code not in (0, 5):
-                result = {"outcome": KILLED, "by": chosen.failed or "no test can be imported"}
-                break
+        tempfile.tempdir = str(folder)
+        try:
+            result = work()
+        except Exception as error:
+            result = {"outcome": FAULT, "by": repr(error)}
+        signal.alarm(0)
         (folder / "told.part").write_text(json.dumps(result))
         (folder / "told.part").rename(folder / "told.json")
-    except BaseException as error:
-        os.write(2, repr(error).encode())
+        os._exit(0)
     finally:
-        sys.stdout.flush()
         os._exit(3)
 
 
-def _quick_hypothesis() -> None:
-    """A first failure is enough: nothing is made smaller, nothing is kept."""
+def _verdict(mutant: Mutant, plan: list[list[str]]) -> dict:
+    finder = change({mutant.file}, mutant.change)
+    for names in plan:
+        code, failed = _run(names, "-x")
+        if code in FAILED:
+            return {"outcome": KILLED, "by": failed[0]}
+        if code not in PASSED:
+            raise RuntimeError(f"pytest ends with {code}")
+    if mutant.file not in finder.found:
+        raise RuntimeError(f"{mutant.file} was not imported")
+    return {"outcome": LIVES, "tests": sum(map(len, plan))}
+
+
+def _run(names: list[str], *options: str) -> tuple[int, list[str]]:
+    """These tests in this process: how pytest ends, and which of them fail."""
     from hypothesis import Phase, settings
 
-    settings.register_profile("mutants", database=None, phases=[Phase.explicit, Phase.generate], deadline=None)
+    # A first failure is enough: nothing is made smaller, nothing is kept; the same cases every time.
+    phases = [Phase.explicit, Phase.generate]
+    settings.register_profile("mutants", database=None, phases=phases, deadline=None, derandomize=True)
     settings.load_profile("mutants")
+    chosen = Chosen(names)
+    files = list(dict.fromkeys(name.split("::")[0] for name in names))
+    plain = ["-q", "-p", "no:cacheprovider", "--assert=plain", "--tb=no", f"--basetemp={tempfile.mkdtemp()}/base"]
+    code = pytest.main([*plain, *options, *files], [chosen])
+    sys.stdout.flush()
+    return int(code), chosen.failed

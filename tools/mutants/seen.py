@@ -7,6 +7,7 @@ A mark is set at the beginning of every block of the modules that mutants.py bre
 """
 
 import ast
+import hashlib
 import json
 import sys
 import time
@@ -16,7 +17,7 @@ from resource import RUSAGE_CHILDREN, getrusage
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import pytest
-from tools.mutants.source import ROOT, bodies, change, files
+from tools.mutants.source import ROOT, SOURCE, bodies, change, files
 
 EVERY = 60  # seconds after which what is known is written
 SEEN = ROOT / "out" / "mutants" / "seen"
@@ -95,17 +96,27 @@ class Seen:
     def pytest_sessionfinish(self) -> None:
         SEEN.mkdir(parents=True, exist_ok=True)
         whole = SEEN / f"{self.name}.part"
-        whole.write_text(json.dumps({"blocks": self.marks.where, "tests": self.tests}))
+        texts = {file: digest(file) for file in files()}
+        whole.write_text(json.dumps({"blocks": self.marks.where, "tests": self.tests, "texts": texts}))
         whole.rename(whole.with_suffix(".json"))
         self.written = time.monotonic()
 
 
+def digest(file: str) -> str:
+    return hashlib.sha256((SOURCE / file).read_bytes()).hexdigest()
+
+
 def known() -> dict[str, dict]:
-    """Every test with its time and its blocks, (file, first line, last line), as the last run of it has seen them."""
+    """Every test with its time and its blocks, (file, first line, last line), as the last run of it has seen them.
+
+    Of a file that was edited since, it is only known that a test has run some of it: (file, 0, 0).
+    """
     tests: dict[str, dict] = {}
+    now = {file: digest(file) for file in files()}
     for path in sorted(SEEN.glob("*.json")):
         run = json.loads(path.read_text())
-        where = [tuple(block) for block in run["blocks"]]
+        same = {file for file, text in run["texts"].items() if now.get(file) == text}
+        where = [tuple(block) if block[0] in same else (block[0], 0, 0) for block in run["blocks"]]
         ended = {name: facts for name, facts in run["tests"].items() if "time" in facts}
         tests |= {name: facts | {"blocks": {where[k] for k in facts["blocks"]}} for name, facts in ended.items()}
     return tests

@@ -55,6 +55,7 @@ class Changed(importlib.machinery.SourceFileLoader):
 class Finder(importlib.abc.MetaPathFinder):
     def __init__(self, only: set[str], change: Change, names: dict[str, object]) -> None:
         self.only, self.change, self.names = only, change, names
+        self.found: set[str] = set()  # what was imported changed
 
     def find_spec(self, fullname, path=None, target=None):  # type: ignore[no-untyped-def]
         if not fullname.startswith("depthscope."):
@@ -62,15 +63,22 @@ class Finder(importlib.abc.MetaPathFinder):
         spec = importlib.machinery.PathFinder.find_spec(fullname, path)
         if spec is None or spec.origin is None or not Path(spec.origin).is_relative_to(SOURCE):
             return None
-        if str(Path(spec.origin).relative_to(SOURCE)) not in self.only:
+        file = str(Path(spec.origin).relative_to(SOURCE))
+        if file not in self.only:
             return None
+        self.found.add(file)
         spec.loader = Changed(fullname, spec.origin, self.change, self.names)
         return spec
 
 
-def change(only: set[str], how: Change, **names: object) -> None:
+def change(only: set[str], how: Change, **names: object) -> Finder:
     """From here on these modules are imported with their trees changed."""
     found = Path(str(importlib.import_module("depthscope").__file__)).parent
     if found != SOURCE:  # then nothing would be changed, and every mutant would live
         raise RuntimeError(f"mutants: depthscope must be that of {SOURCE}; it is that of {found}. Set PYTHONPATH.")
-    sys.meta_path.insert(0, Finder(only, how, names))
+    early = {file for file in only if "depthscope." + file.removesuffix(".py").replace("/", ".") in sys.modules}
+    if early:
+        raise RuntimeError(f"mutants: {sorted(early)} must be imported after they are changed; they were before.")
+    finder = Finder(only, how, names)
+    sys.meta_path.insert(0, finder)
+    return finder

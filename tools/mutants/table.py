@@ -7,13 +7,17 @@ from pathlib import Path
 from tools.mutants.source import AREAS
 
 BEGIN, END = "<!-- mutants -->", "<!-- end of mutants -->"
-REASONS = Path(__file__).with_name("equivalent.json")  # names of mutants that change nothing that counts, and why
+REASONS = Path(__file__).with_name("equivalent.json")  # mutants that change nothing that counts, and why; by hand
 WIDTH = 100
 FENCE = "```"
 
 
-def reasons() -> dict[str, str]:
-    return json.loads(REASONS.read_text())
+def reason(result: dict) -> str:
+    """Why no test can notice it, or "": written for this change of this line, and of no other that has its name now."""
+    for known in json.loads(REASONS.read_text()):
+        if all(known[fact] == result[fact] for fact in ("name", "before", "after")):
+            return known["reason"]
+    return ""
 
 
 def write(page: Path, found: list[dict], n: int, seed: int) -> None:
@@ -30,13 +34,15 @@ def write(page: Path, found: list[dict], n: int, seed: int) -> None:
 
 def as_page(found: list[dict], n: int, seed: int) -> str:
     lived = [result for result in found if result["outcome"] != "killed"]
-    same = [result for result in lived if result["name"] in reasons()]
+    same = [result for result in lived if reason(result)]
     killed = len(found) - len(lived)
+    ended = sum(result.get("by", "").startswith(("no end", "exit")) for result in found)
     words = (
-        f"The package is broken in {n} places drawn by chance (seed {seed}), one at a time: a comparison, a sign, a "
-        "constant, an argument, a statement. The tests that run the changed lines must fail. "
-        f"They notice {killed} of {len(found)}, {killed / len(found):.1%}. Of the {len(lived)} others, {len(same)} "
-        "change nothing that a test could see, for the reason that is given."
+        f"The package is broken in places drawn by chance (seed {seed}, {n} places), one at a time: a comparison, a "
+        "sign, a constant, an argument, a statement. The tests that run the changed lines must fail. "
+        f"They notice {killed} of {len(found)}, {killed / len(found):.1%}; {ended} of these by a test that comes to no "
+        f"end. Of the {len(lived)} others, {len(same)} change nothing that a test could see, for the reason that is "
+        f"given: without them it is {killed / max(1, len(found) - len(same)):.1%}."
     )
     lines = ["## Mutants", "", "`make mutants` tries it anew, and goes on where it was stopped.", ""]
     lines += [*textwrap.wrap(words, WIDTH), "", "| package | mutants | noticed | the same | not noticed |"]
@@ -56,6 +62,6 @@ def as_page(found: list[dict], n: int, seed: int) -> str:
 
 
 def _told(result: dict) -> list[str]:
-    head = f"`{result['file']}`, line {result['line']}. {reasons().get(result['name'], '')}".strip()
+    head = f"`{result['file']}`, line {result['line']}. {reason(result)}".strip()
     code = [f"{mark} {result[side]}".rstrip() for mark, side in (("-", "before"), ("+", "after"))]
     return [*textwrap.wrap(head, WIDTH), "", f"{FENCE}diff", *code, FENCE]
