@@ -26,7 +26,7 @@ class Known(Generic[T]):
         if entry is None or entry[0]() is not tensor:  # the id is used again
             return None
         try:
-            seen = tensor._version
+            seen = tensor._version  # type: ignore[union-attr]
         except RuntimeError:
             seen = 0
         return entry[2] if entry[1] == seen else None
