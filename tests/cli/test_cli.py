@@ -155,7 +155,7 @@ def test_ls(shelf: str) -> None:
         (["scan", "berd"], "Did you mean bert"),
         (["scan", "classic", "--metrics", "t_simm"], "Did you mean t_sim"),
         (["scan", "classic", "--heads", "3", "--width", "32"], "heads must divide the width"),
-        (["scan", "classic", "--depth", "0"], "depth must be at least 1"),
+        (["scan", "classic", "--depth", "0"], "depth must be from 1 to 1,000,000; got 0"),
         (["scan", "classic", "--out", "x.docx"], "must end in .html"),
         (["scan", "classic", *SMALL, "--fix", "de_escalte"], "Did you mean DeEscalate"),
         (["scan", "gpt2", *SMALL, "--fix", "soft_decay"], "a causal model needs a form"),

@@ -340,7 +340,9 @@ def test_bad_image_folders(photos: Path) -> None:
         task("images", data=photos)
     empty, flat = photos.parent / "empty", photos.parent / "flat"
     empty.mkdir()
-    with pytest.raises(UsageError, match="empty: must hold one sub-folder of images for each class; EmptyDatasetError"):
+    with pytest.raises(
+        UsageError, match=r"empty: must hold one sub-folder of images for each class; .* doesn't contain any data files"
+    ):
         task("images", data=empty)
     (photos / "ant").rename(flat)
     with pytest.raises(UsageError, match="flat: must give images with their classes; got the columns image"):

@@ -10,7 +10,8 @@ from depthscope.checks import check_mask, check_tokens
 from depthscope.errors import ShapeError
 from depthscope.metrics.chunk import Chunk
 from depthscope.metrics.chunks import chunk_of
-from depthscope.metrics.pattern import HELD, STRIP, Pattern, pattern_of
+from depthscope.metrics.pattern import HELD, Pattern, pattern_of
+from depthscope.metrics.rows_of_softmax import STRIP
 from depthscope.registry import metric
 
 ROUNDED = 1e-4  # of |R|_F^2 tr G: below it rounding in float32 may take the fourth digit
