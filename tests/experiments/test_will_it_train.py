@@ -123,3 +123,14 @@ def test_areas_fits_and_shares() -> None:
 def test_trainings_want_a_folder() -> None:
     with pytest.raises(UsageError, match="trained in a folder"):
         ds.reproduce("beyond/will_it_train", outcomes="trained")
+
+
+def test_one_half_alone_is_refused() -> None:
+    with pytest.raises(UsageError, match="some designs must be seen and some held out; designs 120"):
+        ds.reproduce("beyond/will_it_train", designs=120)
+
+
+def test_the_table_of_the_package_has_the_largest_rate_of_every_design() -> None:
+    found = kept()
+    assert sorted(found.ladder) == [design.number for design in DRAWN]
+    assert all(next_rate({one.rate: one.trains for one in ones}) is None for ones in found.ladder.values())

@@ -1,7 +1,8 @@
 """Designs drawn by a seed for the question whether they train; those from SEEN on are held out.
 
 The first SEEN were held out by halves at first. The formula of that time failed on the second half, and was fitted to
-all of them; the designs that follow were drawn by the same seed, and not looked at before the formula was fixed.
+all of them; the designs that follow were drawn by the same seed, and not looked at before the formula was fixed. What
+advice must demand was chosen by the failures among those before JUDGED; it is judged by those that follow.
 """
 
 import random
@@ -20,7 +21,7 @@ WIRINGS = (  # all that have a law; post-norm as often as all wirings that write
 )
 MENDED = ("post_norm", "post_norm", "post_norm", "b2t", "depth_scaled", "pre_norm")  # wirings met with de-escalation
 SHARE_MENDED = 0.35
-SEEN = 120
+SEEN, JUDGED = 120, 240
 GOLDEN = (5**0.5 - 1) / 2  # multiples of it, modulo 1, fill the interval evenly however many there are
 
 
@@ -34,6 +35,10 @@ class DrawnDesign:
     choices: dict[str, Any]
     tau: float = 0.0
     site: str = "block_out"
+
+    @property
+    def judges_advice(self) -> bool:
+        return self.number >= JUDGED
 
     @property
     def tokens(self) -> int:

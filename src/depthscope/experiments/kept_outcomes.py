@@ -80,6 +80,6 @@ def largest(ones: list[Outcome]) -> float:
 
 
 def wanted_rate(design: DrawnDesign, ones: list[Outcome]) -> float | None:
-    """The rate at which a design that was held out fails, and is to train: 1e-3, or else 3e-3."""
+    """The rate at which a design that judges advice fails, and is to train: 1e-3, or else 3e-3."""
     failed = {one.rate for one in ones if not one.trains}
-    return next((rate for rate in (1e-3, 3e-3) if rate in failed), None) if design.held_out else None
+    return next((rate for rate in (1e-3, 3e-3) if rate in failed), None) if design.judges_advice else None

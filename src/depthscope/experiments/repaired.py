@@ -13,6 +13,7 @@ ALWAYS: dict[str, dict[str, Any]] = {
     "pre_norm": {"wiring": "pre_norm"},
     "deep_norm": {"wiring": "deep_norm"},
     "de_escalate": {"wiring": "post_norm", "tau": 1.0},
+    "rezero": {"wiring": "rezero"},
 }
 REPAIRS = ("advice", *ALWAYS)
 COMMAND = "depthscope reproduce beyond/will_it_train --set outcomes=trained --set folder=out/will_it_train"
@@ -35,7 +36,7 @@ def climb(designs: list[DrawnDesign], folder: Path) -> Outcomes:
 
 
 def repair(designs: list[DrawnDesign], folder: Path) -> Outcomes:
-    """Change those of the held-out half that fail, as each arm has it."""
+    """Change those that judge advice and fail, as each arm has it."""
     found = _table(folder)
     for design in track(designs, len(designs)):
         wanted = wanted_rate(design, found.ladder[design.number])

@@ -1,8 +1,8 @@
 """Will it train, and at which rate? The forecast of training held against trainings that it has not seen.
 
 Random designs on three tasks climb a ladder of rates, and what fails is changed as advised. The numbers of the forecast
-are fitted on the first half of the designs; the second half, not looked at before, says how good they are. AdamW
-without warm-up, 50 to 64 steps; a design trains where it does better than any answer that is always the same.
+are fitted on the first 120 designs; the others, not looked at before, say how good they are. AdamW without warm-up,
+50 to 64 steps; a design trains where it does better than any answer that is always the same.
 
 depthscope reproduce beyond/will_it_train     a minute: the outcomes of the trainings come with the package. They are
 made again by --set outcomes=trained --set folder=out/will_it_train, in hours; stopped, the same command goes on.
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from depthscope.errors import UsageError
 from depthscope.experiments.claim import Claim, reported, stated
-from depthscope.experiments.drawn_designs import DrawnDesign, drawn_designs
+from depthscope.experiments.drawn_designs import SEEN, DrawnDesign, drawn_designs
 from depthscope.experiments.kept_outcomes import Outcomes, is_whole, kept, largest, on_the_ladder, wanted_rate
 from depthscope.experiments.odds_of_training import auc, auc_interval, logistic, share_interval, told, within
 from depthscope.experiments.outcomes import RATES
@@ -40,7 +40,7 @@ class Config:
     """designs: how many of those that were drawn; deepest: those with more blocks are left out. outcomes: "kept" or
     "trained", which takes hours and keeps its runs in the folder."""
 
-    designs: int = 240
+    designs: int = 330
     depths: tuple[int, int] = (6, 128)
     widths: tuple[int, ...] = (32, 32, 48)
     deepest: int = 128
@@ -49,7 +49,7 @@ class Config:
     seed: int = 24
 
 
-SMOKE = Config(deepest=40)
+SMOKE = Config()  # the outcomes are there: the whole takes seconds
 
 
 def run(cfg: Config) -> dict[str, Tensor]:
@@ -57,12 +57,19 @@ def run(cfg: Config) -> dict[str, Tensor]:
     not known), forecast_rate (of the ladder, in so many steps), probability (designs, rates), alone (designs, baselines
     but the rate).
 
-    repaired (failures, arms): what trains at the rate at which a held-out design failed, NaN where it was not tried.
+    repaired (failures, arms): what trains at the rate at which a design that judges advice failed, NaN where it was not
+    tried.
     """
     drawn = drawn_designs(cfg.designs, cfg.seed, cfg.depths, cfg.widths)
     drawn = [d for d in drawn if d.choices["depth"] <= cfg.deepest]
     found = _outcomes(cfg, drawn)
     drawn = [d for d in drawn if found.ladder.get(d.number)]
+    if len({d.held_out for d in drawn}) < 2:
+        raise UsageError(
+            f"will_it_train: some designs must be seen and some held out; designs {cfg.designs} and deepest "
+            f"{cfg.deepest} leave {len(drawn)} of one kind. Designs from number {SEEN} on are held out: raise designs, "
+            "or deepest."
+        )
     forecasts = [forecast(**d.asked) for d in track(drawn, len(drawn))]
     limits = [f.rate_limit for f in forecasts if f.rate_limit is not None]  # sizes alone are asked: all have one
     rows = [found.ladder[d.number] for d in drawn]
