@@ -40,7 +40,7 @@ class Config:
     """designs: how many of those that were drawn; deepest: those with more blocks are left out. outcomes: "kept" or
     "trained", which takes hours and keeps its runs in the folder."""
 
-    designs: int = 330
+    designs: int = 300
     depths: tuple[int, int] = (6, 128)
     widths: tuple[int, ...] = (32, 32, 48)
     deepest: int = 128
