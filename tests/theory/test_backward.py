@@ -65,6 +65,23 @@ def test_means_over_rows_are_those_of_real_attention(w: float, d: int) -> None:
     assert means.B_k == pytest.approx(float(B_k), rel=0.06)
 
 
+@over("d", [16, 48])
+def test_sharp_rows_of_few_dimensions(d: int) -> None:
+    """Rows of one sequence by themselves: their lengths vary as queries and keys do, and B_q leans along the query."""
+    n, d_h, w, draws = 12, 4, 4.0, 3000
+    X = normals(draws, n, d)
+    X = X / X.square().mean(-1, keepdim=True).sqrt()
+    q, k = (X @ (normals(draws, d, d_h, seed=s) / math.sqrt(d)) for s in (1, 2))
+    P = (math.sqrt(w) * q @ k.mT / math.sqrt(d_h)).softmax(-1)
+    H = torch.eye(n) - P.unsqueeze(-2)
+    keys = (k @ k.mT / d_h).unsqueeze(1)
+    B_q = (P.unsqueeze(-1) * P.unsqueeze(-2) * (H @ (X @ X.mT / d).unsqueeze(1) @ H.mT) * keys).sum((-2, -1)).mean()
+    means = row_means(w, 0.0, 1 / d, n, d_h)
+    assert means.Y == pytest.approx(float(P.square().sum(-1).mean()), rel=0.025)
+    assert means.mix == pytest.approx(float((P @ X).square().mean()), rel=0.025)
+    assert means.B_q == pytest.approx(float(B_q), rel=0.06)
+
+
 def test_calm_rows_are_uniform() -> None:
     means, eta, n = row_means(0.0, 0.3, 0.02, 10, 16), 0.02, 10
     assert means.Y == pytest.approx(1 / n) and means.Y_o == pytest.approx(1 / n) and means.V_o == pytest.approx(0.0)
