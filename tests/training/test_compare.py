@@ -63,6 +63,15 @@ def test_jobs_are_done_once_and_their_records_kept(
     assert again.to_dict() == trained.to_dict() | {"reused": 2} and "2 of 2 runs were there already." in str(again)
 
 
+def test_who_watches_is_told_of_the_search_too(
+    trained: Comparison, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("depthscope.training.own_process._trained", lambda *_: pytest.fail("it ran again"))
+    moments: list = []
+    ds.compare("digits", ["post_norm"], seeds=1, search=1, folder=folder, processes=1, watch=moments.append, **TINY)
+    assert [(moment.ended, moment.total) for moment in moments] == [(1, 1), (1, 1)]  # the trial, then the run
+
+
 def test_other_code_has_other_folders(monkeypatch: pytest.MonkeyPatch) -> None:
     before = key("settings")
     assert before == key("settings") and len(code()) > 64 and code().startswith(ds.__version__)
@@ -382,6 +391,15 @@ def test_a_trial_that_others_gave_up_is_dropped(tmp_path: Path) -> None:
     assert not search._mine
     search.ended(second, run_with(0.5, 0))
     assert not search.completed("a") and not search.lost("a")
+
+
+def test_trials_that_others_gave_up_may_be_given_up_again(tmp_path: Path) -> None:
+    search = Search(storage_of(tmp_path, None), {"a": "a"}, made, trials=2, lr=1e-3)
+    search.next()
+    ((_, trial),) = search._mine.values()
+    search._fail("a", trial.number)
+    search.given_up()  # ^C, and no error of Optuna's in its place
+    assert not search._mine and not search.lost("a")
 
 
 def test_a_process_that_lives_is_not_gone() -> None:
