@@ -66,6 +66,31 @@ def test_padding_on_the_left_is_accepted_where_the_model_hides_it():
     assert found.valid_tokens == float(LENGTHS[1:].double().mean())
 
 
+class ByKeys(nn.Module):
+    """Attention without a mask: the padding has keys that no query looks at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(D, 2 * D) for _ in range(2))
+
+    def forward(self, x: Tensor, absent: Tensor) -> Tensor:
+        far = torch.cat([-1e4 * absent.unsqueeze(-1).to(x), torch.zeros_like(x[..., 1:])], -1)
+        for layer in self.layers:
+            q, v = layer(x).chunk(2, -1)
+            q = torch.cat([torch.ones_like(q[..., :1]), q[..., 1:]], -1)
+            x = x + nn.functional.scaled_dot_product_attention(q, x + far, v)
+        return x
+
+
+def test_padding_that_no_query_looks_at_is_told_without_a_mask():
+    torch.manual_seed(0)
+    keep = LEFT[1:]
+    found = ds.scan(ByKeys().eval(), {"x": tokens()[1:], "absent": ~keep}, mask=keep)
+    assert found.valid_tokens == float(LENGTHS[1:].double().mean())
+    with pytest.raises(MaskError, match=r"gives no attention to the tokens that it calls padding.*pass ~mask"):
+        ds.scan(ByKeys().eval(), {"x": tokens()[1:], "absent": ~keep}, mask=~keep)
+
+
 def test_tokens_that_are_all_the_same_are_padding():
     x = tokens()[1:]
     x[~TOKENS[1:]] = 0.5

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import depthscope as ds
 from depthscope.errors import HookError, UnknownNameError
+from loops import over
 
 N, D, DEPTH = 7, 16, 3
 X = torch.randn(2, N, D, generator=torch.Generator().manual_seed(0))
@@ -227,7 +228,51 @@ class Skipping(Hidden):
         return x
 
 
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend, self.network = Attention(), Network()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attend(x)
+        return x + self.network(x)
+
+
+class Followed(Spelled):
+    """The model's own network after every layer belongs to the block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer() for _ in range(DEPTH))
+        self.networks = nn.ModuleList(Network() for _ in range(DEPTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.states = []
+        x = self.met(x)
+        for layer, network in zip(self.layers, self.networks, strict=True):
+            x = layer(x)
+            x = self.met(network(x) + x)
+        return x
+
+
+class Topped(Spelled):
+    """Attention after the last layer is a block of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer() for _ in range(DEPTH))
+        self.last = Attention()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.states = []
+        x = self.met(x)
+        for layer in self.layers:
+            x = self.met(layer(x))
+        return self.met(x + self.last(x))
+
+
 SPELLINGS = [Pairs, TwoLists, Flat, ByWords, Again, Conditioned, Stages, InPlace, Hidden, Lost, Skipping]
+SPELLINGS += [Followed, Topped]
 
 
 def similarity(x: Tensor) -> float:
@@ -253,6 +298,37 @@ def test_a_scan_is_of_the_stream(model: Spelled) -> None:
     assert torch.equal(again["t_sim"], scan["t_sim"])
 
 
+class Unheard(Spelled):
+    """No attention and no modules: a Fourier transform, or a product of tokens, mixes them."""
+
+    def __init__(self, mixed: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.mixed = mixed
+        self.ups = nn.ParameterList(torch.randn(D, 2 * D) / 4 for _ in range(DEPTH))
+        self.downs = nn.ParameterList(torch.randn(2 * D, D) / 4 for _ in range(DEPTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.states = []
+        x = self.met(x)
+        for up, down in zip(self.ups, self.downs, strict=True):
+            x = x + self.mixed(x)
+            x = self.met(x + (x @ up).relu() @ down)
+        return x
+
+
+MIXINGS = {"Fourier": lambda x: torch.fft.fft2(x).real / 8, "a product": lambda x: (x @ x.mT) @ x / 64}
+
+
+@over("name", MIXINGS)
+@torch.no_grad()
+def test_a_block_begins_where_tokens_are_mixed_without_attention_too(name: str) -> None:
+    torch.manual_seed(0)
+    model = Unheard(MIXINGS[name]).eval()
+    model(X)
+    truth = [similarity(state) for state in model.states]
+    assert ds.scan(model, X, attention=False)["t_sim"].tolist() == pytest.approx(truth, abs=1e-6)
+
+
 @torch.no_grad()
 def test_a_remedy_acts_on_the_stream_after_every_block(model: Spelled) -> None:
     plain = model(X)
@@ -264,6 +340,18 @@ def test_a_remedy_acts_on_the_stream_after_every_block(model: Spelled) -> None:
         scan = ds.scan(model, X)
         assert scan["t_sim"][1:].max() < 1e-10
     assert torch.equal(model(X), plain)
+
+
+@over("kind", [Pairs, TwoLists, Topped])
+@torch.no_grad()
+def test_a_remedy_on_the_last_block_alone_is_seen(kind: type[Spelled]) -> None:
+    torch.manual_seed(0)
+    model = kind().eval()
+    before = ds.scan(model, X)
+    with ds.fix_(model, ds.remedies.DeEscalate(1.0), blocks=before.block_names[-1].split(" + ")):
+        truth, found = similarity(model(X)), ds.scan(model, X)["t_sim"]
+    torch.testing.assert_close(found[:-1], before["t_sim"][:-1])
+    assert float(found[-1]) == pytest.approx(truth, abs=1e-6) and truth < 0.1 * float(before["t_sim"][-1])
 
 
 @pytest.mark.parametrize("kind", [Pairs, TwoLists, Flat])

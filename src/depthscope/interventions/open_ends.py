@@ -12,6 +12,7 @@ from depthscope.traces.ends import step_of
 from depthscope.traces.flow import Flow
 from depthscope.traces.followed import followed_modules
 from depthscope.traces.nests import tensors_in
+from depthscope.traces.nodes import REMEDY
 from depthscope.traces.operations import REBINDING, Operation, is_norm
 from depthscope.traces.spans import Ending, JoinKey, JoinKeys, Span
 from depthscope.traces.watcher import OuterNorms, Watched
@@ -98,7 +99,7 @@ class OpenEnds:
             self._waiting[node] = block, steps
             return tensor
         new = self.act(block, tensor)
-        self.flow.form(tensor, new, "remedy")
+        self.flow.form(tensor, new, REMEDY)
         return new
 
     def _ending_at(self, node: int) -> tuple[str, tuple[tuple[str, str], ...]] | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from depthscope.traces.families import Group, template
 from depthscope.traces.flow import Flow
 from depthscope.traces.lines import Joined
-from depthscope.traces.nodes import ModuleCall
+from depthscope.traces.nodes import REMEDY, ModuleCall
 from depthscope.traces.operations import JOINS
 
 
@@ -119,7 +119,8 @@ def forms_of(flow: Flow, node: int) -> list[int]:
 def _as_before(flow: Flow, group: Group, before: list[Ends]) -> int:
     """The end of the last block: after its last sum the same functions act, in modules of the same names, as before.
 
-    Before it is the end of another block, or, in the only block, what the last sum but one became.
+    Before it is the end of another block, or, in the only block, what the last sum but one became. Remedies may act on
+    some blocks alone, and in other places: what they made counts wherever it was made.
     """
     now, step = group.joins[-1].node, step_of
     end: int | None = None
@@ -127,10 +128,19 @@ def _as_before(flow: Flow, group: Group, before: list[Ends]) -> int:
         end = before[-1].result
     elif len(group.joins) > 1 and flow.nodes[fork := _fork(flow, group.joins[-1])].state == group.joins[-2].node:
         end, step = fork, _function  # of one block, whose modules have other names
-    for wanted in [step(flow, node) for node in reversed(forms_of(flow, end)[:-1])] if end is not None else []:
+    forms = forms_of(flow, end)[-2::-1] if end is not None else []
+    for wanted in [step(flow, node) for node in forms if flow.nodes[node].name != REMEDY]:
+        now = _remedied(flow, now)
         after = (n for n in range(now + 1, len(flow.nodes)) if flow.nodes[n].skip == now and step(flow, n) == wanted)
         now = next(after, now)
-    return now
+    return _remedied(flow, now)
+
+
+def _remedied(flow: Flow, node: int) -> int:
+    """What remedies have made of a form of the stream."""
+    found = (n for n in range(node + 1, len(flow.nodes)) if flow.nodes[n].skip == node and flow.nodes[n].name == REMEDY)
+    after = next(found, None)
+    return node if after is None else _remedied(flow, after)
 
 
 def _function(flow: Flow, node: int) -> tuple[str, str]:

@@ -4,6 +4,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 
+REMEDY = "remedy"  # the name of a form that a remedy made
+
+
 @dataclass(eq=False, slots=True)
 class Node:
     """A tensor of the pass. state: the node that it is a form of, itself where it is none. call: who was running."""

@@ -19,7 +19,7 @@ from depthscope.traces.lineage import Lineage
 from depthscope.traces.log import Add, Attention, Call, Log, OpenCalls, length_of
 from depthscope.traces.modules import held, modules_in
 from depthscope.traces.nests import tensors_in
-from depthscope.traces.nodes import Given, Sizes
+from depthscope.traces.nodes import REMEDY, Given, Sizes
 from depthscope.traces.operations import PAIRS, Operation, is_norm, is_scalar
 from depthscope.traces.patterns import SHOWN, Patterns
 from depthscope.traces.placing import is_over_memory, placed
@@ -145,7 +145,7 @@ class Recorder:
     def remedied(self, before: Tensor, after: Tensor) -> None:
         """A remedy has put one tensor in the place of another."""
         if after is not before:
-            self.log.flow.form(before, after, "remedy")
+            self.log.flow.form(before, after, REMEDY)
             self._meet(after)
             leads = self.states.find(before) is not None
             self.log.remedies.append(self._move(before, after, self._stack.path, first=False, leads=leads))

@@ -35,8 +35,7 @@ class Cutting:
     odd: str = ""
     odd_norm: str = ""
     linears: int = 0  # since the last sum with the stream
-    stream: Tensor | None = None  # where it was seen last
-    past: list[Tensor] = field(default_factory=list)  # what the stream was
+    stream: list[Tensor] = field(default_factory=list)  # what it was, and is
     branches: list[Tensor] = field(default_factory=list)  # that have joined it
     others: list[Tensor] = field(default_factory=list)  # tokens that are operands of sums without the stream
     handed: list[tuple[Tensor, int | Tensor]] = field(default_factory=list)  # inputs of removed norms, as they were
@@ -75,7 +74,7 @@ class PartsRemover(StreamListener):
         self.cut = Cutting()
 
     def begins(self, now: Passage, tokens: Tensor) -> Tensor:
-        self.cut = Cutting(stream=tokens)
+        self.cut = Cutting(stream=[tokens])
         return tokens
 
     def ends(self, now: Passage, tokens: Tensor | None) -> None:
@@ -86,9 +85,8 @@ class PartsRemover(StreamListener):
         cut = self.cut
         if now is None:
             return op
-        if cut.stream is not now.stream and cut.stream is not None:
-            cut.past.append(cut.stream)
-            cut.stream = now.stream
+        if cut.stream[-1] is not now.stream:
+            cut.stream.append(now.stream)
         cut.linears += op.role == "matrix"
         if op.role == "sum":
             self._sum(now, op.args[:2])
@@ -109,7 +107,7 @@ class PartsRemover(StreamListener):
         tokens = [a for a in operands if isinstance(a, Tensor) and a.shape == now.stream.shape]
         if any(a is branch for a in tokens for branch in cut.branches):
             cut.blame(SECOND_STREAM)
-        elif any(a is stream for a in tokens for stream in cut.past):
+        elif any(a is stream for a in tokens for stream in cut.stream):
             cut.blame(FURTHER_SUM)
         cut.others += tokens
 
@@ -136,7 +134,7 @@ class PartsRemover(StreamListener):
             cut.blame(BEFORE_ATTENTION if cut.linears else "")
         elif now.is_parallel:
             cut.blame(JOINED_ONCE)
-        elif now.sums > now.attentions or any(branch is stream for stream in cut.past):
+        elif now.sums > now.attentions or any(branch is stream for stream in cut.stream):
             cut.blame(FURTHER_SUM)
         elif now.sums == now.attentions:
             cut.found |= {"ffn", "ffn_skip"}
