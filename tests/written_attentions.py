@@ -104,6 +104,11 @@ def dropped(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return torch.einsum("bihj,bjhd->bihd", F.dropout(P, 0.3, True), v), P.permute(0, 2, 1, 3)
 
 
+def dropped_and_turned(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    P = torch.einsum("bihd,bjhd->bihj", q, k).softmax(-1)
+    return used(F.dropout(P, 0.3, True).permute(0, 2, 1, 3), v)[0], P.permute(0, 2, 1, 3)
+
+
 LAYOUTS = [b_n_h_m, b_i_j_h, i_j_b_h, keys_before_queries, folded]
 
 
@@ -148,6 +153,13 @@ def divided_after(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return ((E @ v.transpose(1, 2)) / total).transpose(1, 2), E / total
 
 
+def multiplied_after(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    S = scores(q, k)
+    E = torch.exp(S - S.amax(-1, keepdim=True))
+    share = 1 / E.sum(-1, keepdim=True)
+    return ((E @ v.transpose(1, 2)) * share).transpose(1, 2), E * share
+
+
 def log_sum_exp(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     S = scores(q, k)
     return used(torch.exp(S - torch.logsumexp(S, -1, keepdim=True)), v)
@@ -158,7 +170,8 @@ def normalised(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 WRITTEN_OUT = [
-    *(special, into_out, upcast, log_softmax, exp_and_sum, in_place, divided_after, log_sum_exp, normalised),
+    *(special, into_out, upcast, log_softmax, exp_and_sum, in_place, divided_after, multiplied_after, log_sum_exp),
+    normalised,
 ]
 
 

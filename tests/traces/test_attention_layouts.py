@@ -3,10 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 import depthscope as ds
 import written_attentions as w
+from loops import over
 
 SIZES = {"plain": (3, 9, 2), "h = B": (3, 9, 3), "h = n": (3, 8, 8), "h = B, d_h = n": (4, 6, 4), "B = 1": (1, 7, 2)}
 
@@ -38,9 +39,10 @@ def test_padding_is_left_out_in_any_layout() -> None:
     assert [x for x in plain.notes if "padding" in x] and [x for x in other.notes if "padding" in x]
 
 
-def test_dropout_is_not_counted_in_the_pattern() -> None:
+@over("spelled", [w.dropped, w.dropped_and_turned])
+def test_dropout_is_not_counted_in_the_pattern(spelled: w.Spelled) -> None:
     X = torch.randn(3, 9, 16)
-    model = w.spelled_model(w.dropped)
+    model = w.spelled_model(spelled)
     torch.manual_seed(1)
     scan = ds.scan(model, X)
     torch.manual_seed(1)
@@ -68,3 +70,27 @@ def test_sequences_that_attend_one_by_one_are_not_taken_for_heads() -> None:
     scan = ds.scan(w.spelled_model(one_by_one), X)
     true = w.truth(w.spelled_model(one_by_one), X)
     torch.testing.assert_close(scan.heads["delta"], true["delta"], atol=1e-5, rtol=0)
+
+
+class Remembering(nn.Module):
+    """Tokens look at weights that stand for a longer memory, and never at each other."""
+
+    def __init__(self, n: int, d: int, m: int) -> None:
+        super().__init__()
+        self.read, self.out, self.norm = nn.Linear(d, d), nn.Linear(d, d), nn.LayerNorm(d)
+        self.keys, self.values = (nn.Parameter(torch.randn(1, 1, m, d)) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = self.read(self.norm(x)).unsqueeze(1)
+        mixed = F.scaled_dot_product_attention(q, self.keys, self.values)
+        return x + self.out(mixed.squeeze(1))
+
+
+@torch.no_grad()
+def test_attention_to_a_memory_is_not_asked_to_move_tokens() -> None:
+    torch.manual_seed(0)
+    model, X = nn.Sequential(*(Remembering(9, 16, 20) for _ in range(3))).eval(), torch.randn(2, 9, 16)
+    states = [X]
+    for block in model:
+        states.append(block(states[-1]))
+    torch.testing.assert_close(ds.scan(model, X)["t_sim"], torch.stack([ds.metrics.t_sim(Y).mean() for Y in states]))
