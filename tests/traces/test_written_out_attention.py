@@ -15,13 +15,14 @@ X = torch.randn(3, 9, 16, generator=torch.Generator().manual_seed(3))
 @pytest.mark.parametrize("spelled", w.WRITTEN_OUT)
 def test_softmax_in_other_words(spelled: w.Spelled) -> None:
     scan = held_to_truth(w.spelled_model(spelled), X)
-    assert not any("sink" in note or "softmax" in note for note in scan.notes)
+    assert not any(word in note for word in ("sink", "softmax", "probed") for note in scan.notes)
 
 
 @pytest.mark.parametrize("spelled", w.SINKS)
 def test_rows_with_a_sink_are_not_renormalised(spelled: w.Spelled) -> None:
     scan = held_to_truth(w.spelled_model(spelled), X)
     assert any("a sink that is not a token" in note for note in scan.notes)
+    assert not any("probed" in note for note in scan.notes)
 
 
 def test_a_sink_is_no_leak_to_padding() -> None:
