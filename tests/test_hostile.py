@@ -1,5 +1,6 @@
 """What strangers may hand in: folders with code, packed bombs, names with markup, addresses with passwords."""
 
+import errno
 import gzip
 import inspect
 import json
@@ -250,6 +251,33 @@ def test_no_memory_is_one_line(
     with pytest.raises(SystemExit, match="2"):
         main.run()
     assert "error: there must be memory for it;" in " ".join(capsys.readouterr().err.split())
+
+
+DISKS = [OSError(errno.ENOSPC, "No space left on device"), FileNotFoundError(2, "No usable temporary directory found")]
+
+
+@over("error", DISKS)
+def test_no_room_on_the_disk_is_one_line(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def fails() -> None:
+        raise error
+
+    monkeypatch.setattr(main, "app", fails)
+    monkeypatch.setattr(main.signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit, match="2"):
+        main.run()
+    assert "error: there must be room on the disk for it;" in " ".join(capsys.readouterr().err.split())
+
+
+def test_other_errors_of_files_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise FileNotFoundError(2, "No such file or directory")  # a defect of ours: its traceback tells where
+
+    monkeypatch.setattr(main, "app", fails)
+    monkeypatch.setattr(main.signal, "signal", lambda *_: None)
+    with pytest.raises(FileNotFoundError):
+        main.run()
 
 
 def test_an_interrupted_command_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:

@@ -1,5 +1,6 @@
 """depthscope: where does a Transformer stop gaining from depth, and why?"""
 
+import errno
 import signal
 import sys
 from typing import Annotated
@@ -42,6 +43,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}  # of a disk, or of what this user may use of it
 for panel, modules in COMMANDS.items():
     for module in modules:
         app.command(module.__name__.rpartition(".")[2], rich_help_panel=panel)(grouped(module.command))
@@ -79,6 +81,10 @@ def run() -> None:
         _refuse(
             f"there must be memory for it; {first_line(error)}. Try a smaller --depth, --width, --tokens or --batch."
         )
+    except OSError as error:
+        if error.errno not in NO_ROOM and "temporary directory" not in str(error):  # as tempfile says of a full disk
+            raise
+        _refuse(f"there must be room on the disk for it; {first_line(error)}. Make room, or set TMPDIR to where it is.")
 
 
 def _refuse(words: str) -> None:
