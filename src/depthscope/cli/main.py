@@ -84,7 +84,9 @@ def run() -> None:
     except OSError as error:
         if error.errno not in NO_ROOM and "temporary directory" not in str(error):  # as tempfile says of a full disk
             raise
-        _refuse(f"there must be room on the disk for it; {first_line(error)}. Make room, or set TMPDIR to where it is.")
+        words = f"there must be room on the disk for it; {first_line(error)}. Make room, or set TMPDIR to where it is."
+        typer.echo(f"error: {words}", err=True)  # plainly: without any room torch cannot be imported, nor our sheets
+        sys.exit(2)
 
 
 def _refuse(words: str) -> None:
