@@ -248,3 +248,14 @@ def test_what_rounding_moves_has_not_moved(dtype: torch.dtype, expected: float) 
     trial = SimpleNamespace(tokens=torch.ones(1, dtype=dtype))
     assert Trial.rounding.fget(trial) == max(ROUNDING, expected)  # type: ignore[attr-defined]
     assert Trial.rounding.fget(SimpleNamespace(tokens=None)) == ROUNDING  # type: ignore[attr-defined]
+
+
+@over("spelling", ["added", "sdpa"])
+def test_a_sequence_in_its_batch_is_looked_at_as_alone(spelling: str) -> None:
+    model = Model(SPELLINGS[spelling]).eval()
+    names = [path for path, _ in model.named_modules() if ds.traces.blocks.template(path) == "blocks.*"]
+    for row in range(3):
+        among, alone = Trial(model, names, 1, (X,), {}, row=row), Trial(model, names, 1, (X[row : row + 1],), {})
+        assert [kind for kind, _ in among.base] == [kind for kind, _ in alone.base] and len(among.base) > len(names)
+        for (_, found), (_, true) in zip(among.base, alone.base, strict=True):
+            torch.testing.assert_close(found, true)
