@@ -271,8 +271,23 @@ class Topped(Spelled):
         return self.met(x + self.last(x))
 
 
+class Copied(Spelled):
+    """The stream is copied by name into a tensor of its own before every layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer() for _ in range(DEPTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.states = []
+        x = self.met(x)
+        for layer in self.layers:
+            x = self.met(layer(torch.empty_like(x).copy_(other=x)))
+        return x
+
+
 SPELLINGS = [Pairs, TwoLists, Flat, ByWords, Again, Conditioned, Stages, InPlace, Hidden, Lost, Skipping]
-SPELLINGS += [Followed, Topped]
+SPELLINGS += [Followed, Topped, Copied]
 
 
 def similarity(x: Tensor) -> float:
