@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-
 REMEDY = "remedy"  # the name of a form that a remedy made
 
 
