@@ -32,6 +32,7 @@ def test_flags_and_kinds_are() -> None:
 
 def test_masks_of_other_senses_close_otherwise() -> None:
     later = torch.ones(5, 5).triu(1)
-    masks: list[Tensor] = [later, -later, 0 * later, later - 1, 1 - later, -torch.inf * torch.ones(5, 5), 9 * later]
+    infinite = torch.full((5, 5), torch.inf)
+    masks: list[Tensor] = [later, -later, 0 * later, later - 1, 1 - later, 9 * later, infinite, -infinite]
     assert len({closes(mask) for mask in masks}) == len(masks)
     assert closes(later) == closes(1.5 * later)  # coarsely: sign and power of two
