@@ -253,6 +253,12 @@ def test_no_memory_is_one_line(
     assert "error: there must be memory for it;" in " ".join(capsys.readouterr().err.split())
 
 
+@over("name", ["a\0b.json", "a" * 300 + ".json"])
+def test_names_that_no_file_can_have_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="must be the name of a file; a zero byte|must be writable; File name too long"):
+        example("monitor").save(tmp_path / name)
+
+
 DISKS = [OSError(errno.ENOSPC, "No space left on device"), FileNotFoundError(2, "No usable temporary directory found")]
 
 

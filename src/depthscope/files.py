@@ -56,13 +56,16 @@ def through_no_link(path: str, flags: int) -> int:
 def check_writable(path: str | Path) -> None:
     """Make the folder of a file that is to be written, or say why that cannot be."""
     folder = Path(path).parent
+    if "\0" in str(path):
+        raise UsageError(f"{str(path)!r}: must be the name of a file; a zero byte is in it. Choose another name.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        is_folder = Path(path).is_dir()
     except OSError as error:
         raise UsageError(f"{path}: its folder must be writable; {error.strerror}. Choose another place.") from error
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UsageError(f"{path}: its folder must be writable; it is not. Choose another place.")
-    if Path(path).is_dir():
+    if is_folder:
         raise UsageError(f"{path}: must be a file; it is a folder. Add the name of a file.")
 
 

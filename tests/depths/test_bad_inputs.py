@@ -189,3 +189,22 @@ def test_the_model_is_left_as_it_was() -> None:
     assert all(torch.equal(v, before[k]) for k, v in tiny.model.state_dict().items())
     assert all(p.grad is None for p in tiny.model.parameters())
     assert not any(m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in tiny.model.modules())
+
+
+def test_inputs_without_a_token_are_refused() -> None:
+    model = ds.models.classic(2, 16, 2).eval()
+    with pytest.raises(UsageError, match=r"depth: inputs must have a token .* got states \(\d, 0, 16\)"):
+        ds.depth(model, torch.randn(2, 0, 16))
+
+
+def test_a_complex_loss_is_refused() -> None:
+    model = ds.models.classic(2, 16, 2).eval()
+    with pytest.raises(UsageError, match="loss and score must give a number"):
+        ds.depth(model, torch.randn(2, 6, 16), loss=lambda output, inputs: torch.tensor(1j))
+
+
+def test_no_block_is_called_the_idlest_where_none_gives_numbers() -> None:
+    model = ds.models.classic(2, 16, 2).eval()
+    found = ds.depth(model, torch.full((2, 6, 16), torch.nan))
+    assert found.verdict.endswith("the tokens of no block are numbers: see the notes.")
+    assert any("block 1 is the first to give NaN" in note for note in found.notes)

@@ -77,11 +77,12 @@ def test_what_is_not_known_is_said() -> None:
     with pytest.raises(UsageError, match="trains: is known for sizes"):
         ds.advise(ds.scan(ds.models.classic(3, 16, 2), torch.randn(2, 8, 16)), lr=1e-3)
     found = ds.forecast(depth=4, **SIZES)
-    for wrong in (0, -1e-3, math.inf, "fast", True):
+    for wrong in (0, -1e-3, math.inf, math.nan, 10**400, "fast", True):
         with pytest.raises(UsageError, match="lr must be a positive learning rate"):
             found.trains(wrong)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="steps must be a whole number"):
-        found.trains(1e-3, steps=0)
+    for steps in (0, 10**400, 2.0):
+        with pytest.raises(UsageError, match="steps must be a whole number"):
+            found.trains(1e-3, steps=steps)  # type: ignore[arg-type]
     assert "more or fewer than those" in ds.forecast(depth=300, **SIZES).trains(1e-3).reliability
     assert "more or fewer than those" not in ds.forecast(depth=30, **SIZES).trains(1e-3).reliability
 

@@ -9,6 +9,7 @@ from depthscope.metrics.mixing import mu_of
 from depthscope.metrics.pattern import pattern_of
 from depthscope.metrics.scratch import Scratch
 from depthscope.metrics.tiles import Scores, Tiles
+from loops import over
 
 D = 8
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-5}
@@ -106,3 +107,16 @@ def test_a_number_that_is_none_is_passed_on():
     found.q[0, 30] = torch.nan
     assert found.rows.entropy[0, 30].isnan() and found.rows.entropy[1].isfinite().all()
     assert found.image(torch.ones(2, 1, 40, dtype=torch.float64))[0, 0, 30].isnan()
+
+
+@over("causal", [True, False])
+def test_strips_hold_every_entry_once(causal, monkeypatch):
+    monkeypatch.setattr(pattern, "STRIP", 8)
+    _, P = drawn(50, 50, causal)
+    for held in (100, 10**6):  # blocks of a row, and one block
+        monkeypatch.setattr(pattern, "HELD", held)
+        whole, _ = pattern_of(P, causal=causal, where="test")
+        found = torch.zeros_like(P)
+        for rows, columns, part in whole.strips():
+            found[:, rows, columns] += part
+        close(found, P, torch.float64)

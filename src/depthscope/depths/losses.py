@@ -83,7 +83,10 @@ def given_to(subject: Subject) -> Any:
 def items_of(value: Any) -> Tensor:
     """(items,) in float64."""
     try:
-        found = torch.as_tensor(value).detach().double().cpu().flatten()
+        found = torch.as_tensor(value)
+        if found.is_complex():
+            raise TypeError
+        found = found.detach().double().cpu().flatten()
     except (TypeError, RuntimeError, ValueError):
         raise UsageError(
             f"loss and score must give a number, or one for each item; got {type(value).__name__}. Return a mean."

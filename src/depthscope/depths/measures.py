@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from depthscope.circuits.subject import Subject
+from depthscope.errors import UsageError
 from depthscope.metrics.chunks import chunk_of
 from depthscope.metrics.influence import cosines
 from depthscope.metrics.massive import massive
@@ -126,8 +127,12 @@ def measure(subject: Subject, plain: Sums, rest: Sums) -> Seen:
     seen = Seen(subject)
     subject.listen(seen)
     states = [*seen.given, seen.gave[-1]]
-    keep = ordinary_rows(subject, states)
     rows = [rows_of(subject, state) for state in states]
+    if not len(rows[0]):
+        raise UsageError(
+            f"depth: inputs must have a token that is no padding; got states {tuple(states[0].shape)}. Give some."
+        )
+    keep = ordinary_rows(subject, states)
     seen.broken = {at for at, row in enumerate(rows[1:]) if not bool(row.isfinite().all())}
     angular, influence = _turns(rows, keep)
     for at, (then, gave) in enumerate(zip(states[1:], seen.gave, strict=True)):

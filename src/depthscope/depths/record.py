@@ -151,6 +151,8 @@ class EffectiveDepth(Record):
         """What a reader should take away, in a few sentences."""
         if self.prices is None:
             influence = self.rest.influence.nan_to_num(math.inf)
+            if not bool(influence.isfinite().any()):
+                return "Without a loss no block can be priced, and the tokens of no block are numbers: see the notes."
             return (
                 f"Without a loss no block can be priced. Block {int(influence.argmin()) + 1} turns the tokens least "
                 f"(block influence {float(influence.min()):.3g})."

@@ -1,6 +1,7 @@
 """The largest rate at which a design trains, from what one step of Adam does to its output."""
 
 import math
+import sys
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import mul
@@ -17,6 +18,7 @@ C, DIVERSITY, SLOPE = 12.7, 0.326, 2.38  # of eta_max and of the probability
 MOVED = 0.0275  # how far entries must be able to move before anything is learned, rate times steps
 CAUSAL = 2.35  # a causal model bears a rate so many times smaller, and needs to move so many times further
 NORMED = 2.83  # a stream with norms in it bears a rate so many times smaller
+MOST_STEPS = 10**12
 LOST = 1e-3  # t_div below which less makes no difference
 LEARNT = ("layer_scale", "rezero", "skip_init")  # wirings whose factor on a branch is a parameter
 BARE_NORMS = ("even_steps",)  # wirings whose norms have no gains and no biases
@@ -53,12 +55,14 @@ class RateLimit:
         return self._times * MOVED / steps
 
     def probability(self, lr: float, steps: int | None = None) -> float:
-        if not isinstance(lr, int | float) or isinstance(lr, bool) or not 0 < lr < math.inf:
+        if not isinstance(lr, int | float) or isinstance(lr, bool) or not 0 < lr <= sys.float_info.max:
             raise UsageError(f"trains: lr must be a positive learning rate; got {lr!r}. 1e-3 is a usual one.")
         if steps is None:
             return _likely(self.largest_rate / lr)
-        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-            raise UsageError(f"trains: steps must be a whole number, 1 or more; got {steps!r}. Leave it out.")
+        if not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps <= MOST_STEPS:
+            raise UsageError(
+                f"trains: steps must be a whole number from 1 to {MOST_STEPS:,}; got {steps!r}. Leave it out."
+            )
         return _likely(self.largest_rate / lr) * _likely(lr / self.smallest_rate(steps))
 
     @property
