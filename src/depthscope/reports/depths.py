@@ -15,6 +15,7 @@ SIZE = (12, 8.4)
 WIDTH = 132
 BELOW: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.13), "fontsize": 8, "frameon": False}
 STYLES = ("-", "--", "-.", ":")  # so that curves that are the same are all seen
+CHEAPEST = 4  # blocks
 MASSIVE = 0.01  # influence with and without massive tokens that differs by more is told
 LEGEND = (
     "influence: 1 - mean cos(x, y) of a block's input and output (block influence, ShortGPT); angle: between them, as "
@@ -61,6 +62,11 @@ def _number(value: float, digits: int, sign: str) -> str:
     return f"{value:{sign}.{digits}f}" if abs(value) < 1000 else f"{value:{sign}.1e}"
 
 
+def cheapest(found: EffectiveDepth) -> list[int]:
+    """The rows of the blocks of least price, of which the verdict speaks."""
+    return found.prices.skip.nan_to_num(math.inf).argsort()[:CHEAPEST].tolist() if found.prices is not None else []
+
+
 def curves_table(found: EffectiveDepth) -> Grid:
     """The held-out loss after 1, 2, ... removals by every way to choose, and the blocks that are gone last."""
     most = max(len(curve.choices) for curve in found.curves)
@@ -102,7 +108,7 @@ def sheets(found: EffectiveDepth) -> list[Sheet]:
         Line(header(found), "dim"),
         Line(found.verdict, "bold"),
         Curves(series, "block"),
-        Grid(names, cells, gap=1, styles=styles),
+        Grid(names, cells, gap=1, styles=styles, seen=cheapest(found)),
     ]
     if found.curves:
         body += [Line("Loss on held-out inputs after removals", "bold"), curves_table(found)]
