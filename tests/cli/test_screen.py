@@ -1,12 +1,14 @@
 """What a terminal shows: the verdict first, a screenful of rows, no cut name at 80 columns, everything at --verbose."""
 
 import re
+from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from typer.testing import CliRunner
 
 from depthscope.cli.main import app
-from depthscope.cli.screen import ROWS, bands, cut, in_short
+from depthscope.cli.screen import ROWS, bands, cut, in_short, screenful
 from depthscope.reports.sheet import Grid, Line, Sheet
 from loops import over
 
@@ -92,6 +94,18 @@ def test_a_long_table_keeps_its_beginning_and_its_end() -> None:
     short = cut(GRID)
     assert len(short.cells) == ROWS and short.cells[0] == GRID.cells[0] and short.cells[-1] == GRID.cells[-1]
     assert short.cells[12][0] == "..." and cut(short) is short
+
+
+@over("seen", [[20], [39, 5], [20, 21, 26], [14], [13, 17, 25, 30]])
+def test_rows_that_the_words_speak_of_are_on_the_screen(seen: list[int]) -> None:
+    short = cut(replace(GRID, seen=seen))
+    numbers = [row[0] for row in short.cells]
+    shown = [int(str(one)) for one in numbers if one != "..."]
+    assert {*seen} <= {*shown} and shown == sorted({*shown}) and len(numbers) <= ROWS
+    jumps = [now - before for before, now in pairwise(shown)]
+    assert numbers.count("...") == sum(jump > 1 for jump in jumps)
+    hint = screenful(replace(GRID, seen=seen), 200)[-1]
+    assert isinstance(hint, Line) and f"not shown: {40 - len(shown)} rows" in hint.text
 
 
 def test_the_gist_is_the_bold_line_that_heads_nothing() -> None:

@@ -11,7 +11,7 @@ from small_families import FAMILIES, ByHand, ids, llama
 from torch import nn
 
 import depthscope as ds
-from depthscope.errors import UsageError
+from depthscope.errors import DepthscopeError, UsageError
 from loops import over
 
 
@@ -270,3 +270,48 @@ def test_pairs_in_a_list_go_too() -> None:
     kept = model.layers[1]
     ds.drop_(model, [1, 3], among="layers.*")
     assert len(model.layers) == 1 and model.layers[0] is kept
+
+
+def test_stages_are_refused_and_keep_their_configuration() -> None:
+    """A stage of two blocks in a model of two stages: its configuration counts stages, not blocks."""
+    from transformers import SwinConfig, SwinForImageClassification
+
+    sizes = {"image_size": 16, "patch_size": 2, "embed_dim": 16, "num_heads": [2, 4], "window_size": 2}
+    model = SwinForImageClassification(SwinConfig(depths=[2, 2], **sizes)).eval()
+    for among in (None, "swin.encoder.layers.0.blocks.*"):
+        with pytest.raises(UsageError, match=r"has stages of 2, 2 blocks.*set config\.depths"):
+            ds.drop_(model, [1], among=among)
+    assert model.config.depths == [2, 2] and model.config.num_hidden_layers == 2
+
+
+@over("among, part", [("decoder.*", "among='decoder.\\*'"), ("model.layers.0", "every entry of the list")])
+def test_blocks_that_were_named_wrongly(among: str, part: str) -> None:
+    tiny = llama()
+    with pytest.raises(DepthscopeError, match=part):
+        ds.drop_(tiny.model, [1], among=among)
+    assert len(tiny.blocks) == 4
+
+
+def test_blocks_that_no_name_tells_are_those_that_depth_found() -> None:
+    """Jamba's blocks are of two classes, and CLIP has two towers: what ds.depth found says which are meant."""
+    from transformers import JambaConfig, JambaForCausalLM
+
+    config = JambaConfig(
+        vocab_size=61,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_experts=2,
+        attn_layer_period=2,
+        attn_layer_offset=1,
+        use_mamba_kernels=False,
+        mamba_d_state=4,
+    )
+    model = JambaForCausalLM(config).eval()
+    with pytest.raises(DepthscopeError, match='among="'):
+        ds.drop_(model, [1])
+    found = ds.depth(model, ids(), what=[])
+    kept = model.model.layers[2:]
+    assert list(ds.drop_(model, [1, 2], among=found.blocks).model.layers) == list(kept)

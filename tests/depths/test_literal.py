@@ -2,10 +2,11 @@
 
 import copy
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
-from small_families import FAMILIES, Tiny, ids
+from small_families import FAMILIES, Tiny, ids, lively
 from torch import Tensor, nn
 
 import depthscope as ds
@@ -72,7 +73,8 @@ def without(tiny: Tiny, order: list[int]) -> tuple[nn.Module, nn.ModuleList]:
     blocks = [twin.blocks[i] for i in order]
     twin.blocks._modules.clear()
     twin.blocks._modules.update({str(i): block for i, block in enumerate(blocks)})
-    twin.model.config.num_hidden_layers, twin.model.config.use_cache = len(order), False
+    if hasattr(twin.model, "config"):
+        twin.model.config.num_hidden_layers, twin.model.config.use_cache = len(order), False
     return twin.model, twin.blocks
 
 
@@ -215,3 +217,44 @@ def test_pricing_reuses_the_prefix(family: str) -> None:
     passes = ds.depth(tiny.model, given, held_out=given, what=["prices"]).prices.passes
     assert passes == (len(work) + tried) / depth <= (depth + 2) / 2 + 1
     assert all("forward" not in vars(block) for block in tiny.blocks)
+
+
+def capped() -> Tiny:
+    """Logits that are capped after the head, so that no matrix gives them."""
+    from transformers import Gemma2Config, Gemma2ForCausalLM
+
+    config = Gemma2Config(
+        vocab_size=61,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=4,
+        sliding_window=4,
+        final_logit_softcapping=2.0,
+        pad_token_id=0,
+    )
+    model = lively(Gemma2ForCausalLM(config))
+    return Tiny(model, ids(), model.model.layers)
+
+
+@over("make", [capped, FAMILIES["by_hand"]])
+def test_the_lens_is_the_model_that_ends_there(make: Callable[[], Tiny]) -> None:
+    """After block l the lens says what a model of the first l blocks would say."""
+    tiny, words = make(), ids()
+    found = ds.depth(tiny.model, words, held_out=words, what=["lens"]).lens
+    assert found is not None
+    with torch.no_grad():
+        whole = getattr(out := tiny.model(words), "logits", out)
+        last = whole.log_softmax(-1).double()
+        for depth in range(len(tiny.blocks) + 1):
+            model = without(tiny, list(range(depth)))[0]
+            logits = getattr(out := model(words), "logits", out)
+            here = logits.log_softmax(-1).double()
+            torch.testing.assert_close(found.kl[depth], (last.exp() * (last - here)).sum(-1).mean(), **CLOSE)
+            both = zip(logits.topk(5).indices.flatten(0, 1), whole.topk(5).indices.flatten(0, 1), strict=True)
+            shares = [len({*a.tolist()} & {*b.tolist()}) / 5 for a, b in both]
+            assert float(found.overlap[depth]) == pytest.approx(sum(shares) / len(shares))
+            loss = next_token(logits, words, torch.ones_like(words)).mean()
+            torch.testing.assert_close(found.loss[depth], loss, **CLOSE)

@@ -53,7 +53,7 @@ def command(
         gone = found.to_drop(drop)
         how = "by measured loss" if found.curves else "by the angle between the ends of a stretch, without a loss"
         if save is not None:
-            drop_(built, gone, save=save)
+            drop_(built, gone, among=found.blocks, save=save)
             output.note(f"wrote {save}: without {numbered(gone)}, chosen {how}")
         else:
             output.note(f"--drop {drop}: {numbered(gone)}, chosen {how}; --save FOLDER writes the model without them")

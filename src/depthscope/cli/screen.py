@@ -5,6 +5,7 @@ Reports tell a record in sheets of lines, charts and tables; here they are arran
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from depthscope.records import Record
@@ -99,7 +100,7 @@ def screenful(grid: Grid, width: int) -> list[Part]:
     """As many rows and columns as a screen has room for, and a line that says what is left out."""
     shown, *others = bands(cut(grid), width)
     left_out = [name for one in others for name in one.names[1:]]
-    rows = len(grid.cells) - ROWS + 1 if len(grid.cells) > ROWS else 0
+    rows = len(grid.cells) - sum(row[0] != "..." for row in shown.cells)
     missing = [f"{rows} rows"] * (rows > 0) + [f"columns {', '.join(left_out)}"] * bool(left_out)
     hint = f"not shown: {'; '.join(missing)}. --verbose shows all."
     return [shown, *([Line(hint, "dim")] if missing else [])]
@@ -134,13 +135,21 @@ def _key(names: Sequence[str], cells: Sequence[Sequence[Any]]) -> tuple[tuple[An
 
 
 def cut(grid: Grid) -> Grid:
-    """At most ROWS rows: the first, a row of dots, and the last."""
-    if len(grid.cells) <= ROWS:
+    """At most ROWS rows: the first, those that the table wants seen, and the last; dots for what is between."""
+    count = len(grid.cells)
+    if count <= ROWS:
         return grid
     tail = ROWS - HEAD - 1
+    for head in range(HEAD, 0, -1):
+        kept = sorted({*range(head), *grid.seen, *range(count - tail, count)})
+        rows: list[int | None] = [0]
+        for before, now in pairwise(kept):
+            rows += [now] if now == before + 1 else [None, now]
+        if len(rows) <= ROWS:
+            break
     dots: list[Words] = ["...", *([""] * (len(grid.names) - 1))]
-    styles = (*grid.styles[:HEAD], "", *grid.styles[-tail:]) if grid.styles else ()
-    return replace(grid, cells=[*grid.cells[:HEAD], dots, *grid.cells[-tail:]], styles=styles)
+    styles = ["" if i is None else grid.styles[i] for i in rows] if grid.styles else ()
+    return replace(grid, cells=[dots if i is None else grid.cells[i] for i in rows], styles=styles, seen=())
 
 
 def bands(grid: Grid, width: int) -> list[Grid]:

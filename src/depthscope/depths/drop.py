@@ -18,7 +18,11 @@ OF_TRAINING = ("training", "drop_prob")  # stochastic depth grows with the numbe
 
 @said_by("drop_")
 def drop_(
-    model: nn.Module, blocks: int | Iterable[int], *, among: str | None = None, save: str | Path | None = None
+    model: nn.Module,
+    blocks: int | Iterable[int],
+    *,
+    among: str | Iterable[str] | None = None,
+    save: str | Path | None = None,
 ) -> nn.Module:
     """Remove blocks from a model for good, in place; returns the model itself.
 
@@ -28,7 +32,8 @@ def drop_(
     Args:
         model: A torch module whose blocks are the entries of one list.
         blocks: The numbers of the blocks, from 1, as in scans and ds.depth.
-        among: A pattern such as "encoder.layers.*", instead of finding the list automatically.
+        among: A pattern such as "encoder.layers.*", or the blocks of what ds.depth found, instead of finding the list
+            automatically.
         save: A new folder for a Hugging Face model, which from_pretrained reads. It is read back and compared before it
             is written for good.
 
@@ -47,19 +52,25 @@ def drop_(
     return model
 
 
-def _numbering(model: nn.Module, blocks: list[int], among: str | None) -> Numbering:
-    name = type(model).__name__
+def _numbering(model: nn.Module, blocks: list[int], among: Any) -> Numbering:
+    name, config = type(model).__name__, getattr(model, "config", None)
     if fixes_in(model):
         raise UsageError(
             f"the model must be plain, because a fix knows its blocks; {name} has "
             f"{', '.join(map(repr, fixes_in(model)))}. Undo it first: handle.undo(), and fix the smaller model."
         )
-    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+    if getattr(config, "is_encoder_decoder", False):
         raise UsageError(
             f"blocks must be of one stack; {name} has an encoder and a decoder, whose first blocks hold what others "
             "use. Drop blocks of a model that has one stack; ds.depth prices those of both, by stream=."
         )
-    found = _list_of(model, enter(model, blocks=among).names(), name)
+    if isinstance(stages := getattr(config, "depths", None), list | tuple):
+        raise UsageError(
+            f"blocks must be of one stack; {name} has stages of {', '.join(map(str, stages))} blocks, whose states "
+            "differ in shape. ds.depth prices the blocks of one stage, by blocks=; to remove some, delete them from "
+            "its list, and set config.depths."
+        )
+    found = _list_of(model, _paths(model, among), name)
     depth = len(found.names)
     wrong = [b for b in blocks if isinstance(b, bool) or not isinstance(b, int) or not 1 <= b <= depth]
     if wrong or not blocks or len({*blocks}) < len(blocks):
@@ -81,6 +92,15 @@ def _numbering(model: nn.Module, blocks: list[int], among: str | None) -> Number
     return numbering
 
 
+def _paths(model: nn.Module, among: Any) -> list[str]:
+    """The paths of the blocks; an error speaks of among=, as this verb calls the argument."""
+    try:
+        return enter(model, blocks=among).names()
+    except DepthscopeError as error:
+        error.args = tuple(str(one).replace("blocks=", "among=") for one in error.args)
+        raise
+
+
 class _List:
     """The list that the blocks stand in: its path, and their names in it."""
 
@@ -97,23 +117,21 @@ def _list_of(model: nn.Module, paths: list[str], name: str) -> _List:
             f"the blocks must be the entries of one nn.ModuleList; those of {name} are in {', '.join(sorted(homes))}. "
             'Name one list: among="encoder.layers.*".'
         )
-    modules = list(home)
-    said = getattr(getattr(model, "config", None), "num_hidden_layers", None)
-    shared = len({id(module) for module in modules}) < len(modules)
-    if shared or (isinstance(said, int) and said != len(paths)):
-        calls = said if isinstance(said, int) else len(modules)
-        raise UsageError(
-            f"every block must have weights of its own to be removed; {name} calls {len({*map(id, modules)})} modules "
-            f"{calls} times (shared blocks, as ALBERT's). ds.depth prices single calls; to run fewer of them, set "
-            "config.num_hidden_layers yourself."
-        )
-    found = {path.rpartition(".")[2] for path in paths}
-    names = [name for name in home._modules if name in found]  # in the order in which they run
-    others = [name for name in home._modules if name not in found]
+    found = {id(model.get_submodule(path)) for path in paths}  # a module that stands there twice has one path
+    names = [name for name, module in home._modules.items() if id(module) in found]  # in the order in which they run
+    others = [name for name in home._modules if name not in names]
     if others and isinstance(home, nn.ModuleList):
         raise UsageError(
             f"every entry of the list must be a block; of {path or name} of {name}, {', '.join(others[:4])} are none. "
             'Put the parts of a block into one module, or name them all: among="layers.*".'
+        )
+    said = getattr(getattr(model, "config", None), "num_hidden_layers", None)
+    calls = max(len(names), said if isinstance(said, int) else 0)
+    if len(found) < calls:
+        raise UsageError(
+            f"every block must have weights of its own to be removed; {name} calls {len(found)} modules {calls} times "
+            "(shared blocks, as ALBERT's). ds.depth prices single calls; to run fewer of them, set "
+            "config.num_hidden_layers yourself."
         )
     return _List(path, names)
 

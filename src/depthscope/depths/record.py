@@ -157,7 +157,8 @@ class EffectiveDepth(Record):
                 f"Without a loss no block can be priced. Block {int(influence.argmin()) + 1} turns the tokens least "
                 f"(block influence {float(influence.min()):.3g})."
             )
-        return " ".join(filter(None, (self._idle_words(), self._depth_words(), self._lens_words(), self._best_words())))
+        words = self._idle_words, self._depth_words, self._doubt_words, self._lens_words, self._best_words
+        return " ".join(filter(None, (say() for say in words)))
 
     def _unit(self) -> str:
         return "nats" if self.prices is not None and self.prices.in_nats else "of the loss"
@@ -179,7 +180,8 @@ class EffectiveDepth(Record):
 
     def _removal_words(self, removal: Removal) -> str:
         cost = removal.loss_without - removal.loss
-        said = f"Removing {numbered(removal.blocks)} costs {cost:.2g} {self._unit()} on held-out inputs"
+        does = f"costs {cost:.2g}" if cost >= 0 else f"gains {-cost:.2g}"
+        said = f"Removing {numbered(removal.blocks)} {does} {self._unit()} on held-out inputs"
         if self.prices is not None and self.prices.in_nats:
             said += f" (perplexity {_perplexity(removal.loss)} -> {_perplexity(removal.loss_without)})"
         return f"{said} and saves {max(removal.saved, 0.0):.0%} of the time of a forward pass."
@@ -190,6 +192,13 @@ class EffectiveDepth(Record):
             f"Effective depth: {self.depth_of_use} of {self.depth} blocks at this tolerance; {len(self.earning)} "
             f"({self.share:.0%}) earn their place."
         )
+
+    def _doubt_words(self) -> str:
+        assert self.prices is not None
+        error = float(self.prices.error.nanmedian())
+        if not error > self.tolerance:
+            return ""
+        return f"These few inputs tell prices to ± {error:.2g} (median standard error), so give more to be sure."
 
     def _lens_words(self) -> str:
         if self.lens is None:
@@ -205,7 +214,7 @@ class EffectiveDepth(Record):
         if count < 2 or (self.removal is not None and best.choices[-1] == self.removal.blocks):
             return ""
         cost = best.losses[-1] - best.losses[0]
-        return f"Of {count} removals, {numbered(best.choices[-1])} cost least ({cost:.2g}, chosen by {best.by})."
+        return f"Of {count} removals, {numbered(best.choices[-1])} cost least ({cost:+.2g}, chosen by {best.by})."
 
     def gist(self) -> str:
         return f"{self.model}, {self.depth} blocks: {self.verdict}"

@@ -13,7 +13,9 @@ from depthscope.reports.sheet import Curves, Grid, Line, Part, Sheet, notes
 
 SIZE = (12, 8.4)
 WIDTH = 132
+BELOW: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.13), "fontsize": 8, "frameon": False}
 STYLES = ("-", "--", "-.", ":")  # so that curves that are the same are all seen
+CHEAPEST = 4  # blocks
 MASSIVE = 0.01  # influence with and without massive tokens that differs by more is told
 LEGEND = (
     "influence: 1 - mean cos(x, y) of a block's input and output (block influence, ShortGPT); angle: between them, as "
@@ -60,6 +62,11 @@ def _number(value: float, digits: int, sign: str) -> str:
     return f"{value:{sign}.{digits}f}" if abs(value) < 1000 else f"{value:{sign}.1e}"
 
 
+def cheapest(found: EffectiveDepth) -> list[int]:
+    """The rows of the blocks of least price, of which the verdict speaks."""
+    return found.prices.skip.nan_to_num(math.inf).argsort()[:CHEAPEST].tolist() if found.prices is not None else []
+
+
 def curves_table(found: EffectiveDepth) -> Grid:
     """The held-out loss after 1, 2, ... removals by every way to choose, and the blocks that are gone last."""
     most = max(len(curve.choices) for curve in found.curves)
@@ -101,7 +108,7 @@ def sheets(found: EffectiveDepth) -> list[Sheet]:
         Line(header(found), "dim"),
         Line(found.verdict, "bold"),
         Curves(series, "block"),
-        Grid(names, cells, gap=1, styles=styles),
+        Grid(names, cells, gap=1, styles=styles, seen=cheapest(found)),
     ]
     if found.curves:
         body += [Line("Loss on held-out inputs after removals", "bold"), curves_table(found)]
@@ -135,7 +142,8 @@ def draw(found: EffectiveDepth, figure: Any) -> None:
 def _influence(found: EffectiveDepth, ax: Any) -> None:
     places = list(range(1, found.depth + 1))
     ax.plot(places, found.rest.influence.tolist(), marker=".", color=COLOURS[0], label="block influence (left)")
-    ax.set(xlabel="block", yscale="log")
+    ax.set(xlabel="block", ylabel="block influence", yscale="log", xlim=(0.3, found.depth + 0.7))
+    ax.xaxis.get_major_locator().set_params(integer=True)
     ax.grid(alpha=0.25)
     lines, labels = ax.get_legend_handles_labels()
     if found.prices is not None:
@@ -146,15 +154,23 @@ def _influence(found: EffectiveDepth, ax: Any) -> None:
             yerr=found.prices.error.tolist(),
             color=COLOURS[1],
             alpha=0.45,
-            label="price (right)",
+            error_kw={"ecolor": "0.45", "elinewidth": 0.8},
+            label="price, ± standard error (right)",
         )
         right.set_yscale("symlog", linthresh=max(found.tolerance, 1e-6))
-        right.axhline(found.tolerance, color="0.5", lw=0.8, ls=":")
+        right.set_ylabel(f"price{_unit(found)}")
+        right.axhline(found.tolerance, color="0.3", lw=0.8, ls=":", label=f"tolerance {found.tolerance:g}")
         more = right.get_legend_handles_labels()
         lines, labels = lines + more[0], labels + more[1]
-    ax.legend(lines, labels, fontsize=8, frameon=False)
-    priced = ", and change of the loss without the block" if found.prices is not None else ""
+        ax.set_zorder(right.get_zorder() + 1)  # the curve before the bars
+        ax.patch.set_visible(False)
+    ax.legend(lines, labels, **BELOW, ncols=3)
+    priced = ", and price: change of the loss without the block" if found.prices is not None else ""
     ax.set_title(f"block influence{priced}", fontsize=10)
+
+
+def _unit(found: EffectiveDepth) -> str:
+    return ", nats" if found.prices is not None and found.prices.in_nats else ""
 
 
 def _angles(found: EffectiveDepth, ax: Any, figure: Any) -> None:
@@ -168,9 +184,9 @@ def _angles(found: EffectiveDepth, ax: Any, figure: Any) -> None:
         grid.numpy(), origin="lower", aspect="auto", extent=(0.5, depth + 0.5, 0.5, depth + 0.5), cmap="viridis_r"
     )
     best = [int(torch.diagonal(found.rest.angular, count).argmin()) + 1 for count in range(1, depth)]
-    ax.plot(best, range(1, depth), ".", color=COLOURS[0], ms=4, label="least")
+    ax.plot(best, range(1, depth), ".", color=COLOURS[0], ms=4, label="least angle of all stretches of this length")
     ax.set(xlabel="first block", ylabel="blocks in the stretch")
-    ax.legend(fontsize=8, frameon=False)
+    ax.legend(**BELOW)
     ax.set_title("angle between the two ends of a stretch, in half turns", fontsize=10)
     figure.colorbar(shown, ax=ax)
 
@@ -185,7 +201,7 @@ def _effect(found: EffectiveDepth, ax: Any, figure: Any) -> None:
     shown = ax.imshow(grid.numpy(), origin="lower", aspect="auto", extent=ends, cmap="magma_r", vmin=0, vmax=1)
     ax.set(xlabel="later block", ylabel="block that is skipped")
     ax.set_title("relative change of what later blocks add", fontsize=10)
-    figure.colorbar(shown, ax=ax)
+    figure.colorbar(shown, ax=ax, extend="max")
 
 
 def _lens(found: EffectiveDepth, ax: Any) -> None:
@@ -226,7 +242,7 @@ def _of_branches(values: Tensor, ax: Any) -> None:
 def _drops(found: EffectiveDepth, ax: Any) -> None:
     for colour, style, curve in zip(COLOURS, STYLES, found.curves, strict=False):
         ax.plot(curve.losses, marker=".", color=colour, ls=style, label=curve.by)
-    ax.set(xlabel="blocks removed", ylabel="held-out loss")
+    ax.set(xlabel="blocks removed", ylabel=f"held-out loss{_unit(found)}")
     ax.xaxis.get_major_locator().set_params(integer=True)
     ax.legend(fontsize=8, frameon=False)
     ax.grid(alpha=0.25)

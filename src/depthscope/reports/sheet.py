@@ -44,7 +44,8 @@ class Line:
 @dataclass(frozen=True)
 class Grid:
     """A table. gap: spaces between columns. left: how many columns are set to the left. fold: columns that may take
-    several lines, with their least width; with fold=None all may. styles: of the rows."""
+    several lines, with their least width; with fold=None all may. styles: of the rows. seen: rows that are shown even
+    where there is no room for all."""
 
     names: Sequence[str]
     cells: Sequence[Sequence[Words]]
@@ -52,6 +53,7 @@ class Grid:
     left: int = 0
     fold: Mapping[str, int] | None = field(default_factory=dict)
     styles: Sequence[str] = ()
+    seen: Sequence[int] = ()
 
     def view(self) -> Any:
         from rich.table import Table
