@@ -205,7 +205,7 @@ def sections(verbs: list[str]) -> dict[str, str]:
 
 def quoted(page: str, name: str) -> str:
     """What a page has between the markers of a section."""
-    return page.partition(f"<!-- {name} -->\n```\n")[2].partition("\n```")[0]
+    return page.partition(f"<!-- {name} -->\n```output\n")[2].partition("\n```")[0]
 
 
 def main() -> None:
@@ -219,7 +219,9 @@ def main() -> None:
         return
     page = PAGE.read_text()
     for name, lines in found.items():
-        page = page.replace(f"<!-- {name} -->\n```\n{quoted(page, name)}\n```", f"<!-- {name} -->\n```\n{lines}\n```")
+        page = page.replace(
+            f"<!-- {name} -->\n```output\n{quoted(page, name)}\n```", f"<!-- {name} -->\n```output\n{lines}\n```"
+        )
     PAGE.write_text(page)
 
 

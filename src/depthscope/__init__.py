@@ -74,6 +74,11 @@ def report(*records: "Record | Mapping[str, Record]", to: "str | Path" = "report
     """Write records into one HTML page that needs nothing else: what was found, where, why, what to do, the evidence.
 
     Scans are told together; ds.report({"before": a, "after": b}) gives them labels. Forecasts are drawn beside them.
+
+    Examples:
+        >>> scan = ds.scan(ds.models.classic(depth=2, d=8, h=2), torch.randn(2, 4, 8))
+        >>> ds.report({"before": scan}, to="report.html").name
+        'report.html'
     """
     from depthscope.reports.pages.page import page
 

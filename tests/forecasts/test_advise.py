@@ -97,3 +97,12 @@ def test_the_verdict_names_the_mildest_way_out() -> None:
     blind = ds.scan(ds.models.classic(20, 128, 4, weights="xavier", output=True), X, attention=False).verdict
     assert blind.advice.startswith("Ways out: de-escalation")
     assert ds.scan(ds.models.classic(4, 128, 4, wiring="deep_norm"), X).verdict.advice.startswith("No fix needed")
+
+
+def test_the_verdict_of_a_model_with_a_remedy_does_not_advise_the_same_again() -> None:
+    torch.manual_seed(0)
+    model, X = ds.models.classic(20, 128, 4, weights="xavier", output=True), torch.randn(4, 32, 128)
+    with ds.fix_(model, ds.remedies.DeEscalate(0.05)):
+        advice = ds.scan(model, X, attention=False).verdict.advice
+    assert advice.startswith("The model has DeEscalate(tau=0.05) at block_out already.") and "learning rate" in advice
+    assert "ds.remedies" not in advice

@@ -31,6 +31,8 @@ def _output(output: dict[str, Any]) -> list[str]:
 
 
 def _block(text: str) -> str:
-    """Long lines, such as a verdict, are broken where a page would cut them off."""
-    lines = [part for line in text.rstrip().splitlines() for part in (wrap(line, 100) if len(line) > 130 else [line])]
-    return "```text\n" + "\n".join(lines) + "\n```"
+    """Sentences, such as a verdict, are broken where a page would cut them off; columns stay as they are."""
+    lines = text.rstrip().splitlines()
+    if any(len(line) > 130 for line in lines):
+        return "```text\n" + "\n".join(part for line in lines for part in (wrap(line, 100) or [""])) + "\n```"
+    return "```output\n" + "\n".join(lines) + "\n```"

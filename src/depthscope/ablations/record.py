@@ -74,7 +74,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Ablations(Record):
-    """The rows of all combinations of parts, the whole model first; ablations["skips", "ffn"] is one of them."""
+    """The rows of all combinations of parts, the whole model first; ablations["skips", "ffn"] is one of them.
+
+    Examples:
+        >>> model, X = ds.models.classic(depth=2, d=8, h=2), torch.randn(2, 4, 8)  # (batch, n, d)
+        >>> found = ds.ablate(model, X)
+        >>> len(found.rows), found["skips", "ffn"].removed
+        (8, ('skips', 'ffn'))
+    """
 
     FORMAT = "depthscope.ablations"
 

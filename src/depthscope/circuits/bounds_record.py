@@ -82,6 +82,12 @@ class Bounds(Record):
     Attributes:
         with_ffn: log10 of the bound for attention followed by the feed-forward networks with their upper constants, for
             any D in that network.
+
+    Examples:
+        >>> model, X = ds.models.classic(depth=2, d=8, h=2), torch.randn(2, 4, 8)  # (batch, n, d)
+        >>> bounds = ds.bounds(model, X)
+        >>> len(bounds.blocks), len(bounds.with_ffn)
+        (2, 3)
     """
 
     FORMAT = "depthscope.bounds"

@@ -38,6 +38,11 @@ class PathLengths(Record):
         response_error: When the tokens that enter change by 1%, how much of the change of the output the frozen model
             misses (NaN for form "attention").
         drawn: Single paths (circuits/sampled.py), if they were asked for.
+
+    Examples:
+        >>> model, X = ds.models.classic(depth=2, d=8, h=2), torch.randn(2, 4, 8)  # (batch, n, d)
+        >>> ds.paths(model, X).norm.shape  # of length 0, 1, 2
+        torch.Size([3])
     """
 
     FORMAT = "depthscope.paths"

@@ -16,6 +16,11 @@ class Spectrum(Record):
 
     If margin > 0, repeating the block would make all tokens alike (smooth, over-smoothing), as fast as exp(-margin
     depth). If margin < 0, what differs between tokens wins (sharpen).
+
+    Examples:
+        >>> model, X = ds.models.classic(depth=2, d=8, h=2), torch.randn(2, 4, 8)  # (batch, n, d)
+        >>> ds.spectrum(model, X).margins.shape  # (depth, samples)
+        torch.Size([2, 2])
     """
 
     FORMAT = "depthscope.spectrum"

@@ -87,6 +87,12 @@ class EffectiveDepth(Record):
         rest: Means over the tokens that are massive in no state.
         depth_of_use: The smallest number of leading blocks after which skipping each further one raises the loss by
             less than the tolerance.
+
+    Examples:
+        >>> model, X = ds.models.classic(depth=2, d=8, h=2), torch.randn(2, 4, 8)  # (batch, n, d)
+        >>> found = ds.depth(model, X, what=["lens"])
+        >>> len(found.blocks), found.rest.influence.shape
+        (2, torch.Size([2]))
     """
 
     FORMAT = "depthscope.depth"

@@ -21,6 +21,11 @@ class Claim:
     null is the value without the effect: no effect at all, a guess, the bound of another case, the arm without the
     remedy. It lies outside the interval, or the claim could not fail. expected=False marks a claim that is known not to
     hold here; it does not make a run fail. A claim without an interval is a number that is reported and not counted.
+
+    Examples:
+        >>> claim = ds.experiments.Claim("attention doubles the odds", value=1.99, low=1.8, high=2.2, null=1.0)
+        >>> claim.holds
+        True
     """
 
     says: str

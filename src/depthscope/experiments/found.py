@@ -16,7 +16,12 @@ ROOT = Path(__file__).parent
 
 
 def names() -> list[str]:
-    """All experiments, as paper/item: those of depthscope, then those of plug-ins."""
+    """All experiments, as paper/item: those of depthscope, then those of plug-ins.
+
+    Examples:
+        >>> "yu2023/fig8" in ds.experiments.names()
+        True
+    """
     return [*own_names(), *_plugged()]
 
 

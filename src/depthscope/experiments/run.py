@@ -27,7 +27,13 @@ FORMAT = 1
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reproduction(Record):
-    """What one experiment gave: its settings, its numbers, and the claims that were tested on them."""
+    """What one experiment gave: its settings, its numbers, and the claims that were tested on them.
+
+    Examples:
+        >>> result = ds.reproduce("yu2023/fig8", smoke=True)
+        >>> result.name, len(result.claims) > 0, result.claims[0].holds
+        ('yu2023/fig8', True, True)
+    """
 
     FORMAT, VERSION = "depthscope.reproduction", 3  # 1 had no folder in some experiments with trainings, 2 no null
 
@@ -94,7 +100,13 @@ def made_with() -> dict[str, str]:
 
 
 def results(path: str | Path) -> dict[str, Reproduction]:
-    """The reproductions in a results.json, by their names."""
+    """The reproductions in a results.json, by their names.
+
+    Examples:
+        >>> result = ds.reproduce("yu2023/fig8", smoke=True, out="out")
+        >>> list(ds.experiments.results("out/yu2023_smoke/results.json"))
+        ['yu2023/fig8']
+    """
     found = {}
     for item, record in read_results(Path(path)).items():
         if "format" not in record:  # written before records had one form

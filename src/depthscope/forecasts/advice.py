@@ -92,6 +92,11 @@ class Advice(Record):
         options: The model as it is, then the changes from mild to strong.
         chosen: The index of the best option.
         lr: The learning rate that was asked for, if any.
+
+    Examples:
+        >>> advice = ds.advise(depth=24, n=64, d=64, h=4)
+        >>> advice.holds, len(advice.options) > 1
+        (True, True)
     """
 
     FORMAT, VERSION = "depthscope.advice", 2  # 1 knew of no rate

@@ -162,6 +162,11 @@ def in_a_verdict(scan: Scan, depth: int | None) -> str:
     """The mildest change by a forecast that is calibrated on this scan; where there is none, what helps in general."""
     form = ", in a form that uses past tokens only" if scan.causal else ""
     in_general = f"Ways out: de-escalation (ds.remedies.DeEscalate){form}, pre-norm, a smaller residual branch."
+    if scan.remedies:  # the model was fixed; what is left is how it was trained, or how much
+        in_general = (
+            f"The model has {' and '.join(scan.remedies)} already. If it collapsed while it trained, train with a smaller "
+            "learning rate; if not, ways out are a stronger remedy, pre-norm, a smaller residual branch."
+        )
     try:
         advice = advise(scan, depth=depth)
     except (ForecastError, UsageError):  # steps or norms that a forecast does not know

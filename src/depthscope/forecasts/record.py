@@ -25,6 +25,11 @@ class Forecast(Record):
         gradient_growth: |dL/dX_{l-1}| / |dL/dX_l| of every block, (depth,); None where no theory is known.
         warnings: Why this forecast may be far off, in words; empty if there is no reason.
         rate_limit: What the largest learning rate depends on.
+
+    Examples:
+        >>> found = ds.forecast(depth=24, n=64, d=64, h=4)
+        >>> found.t_sim.shape, round(found.critical_tau, 2)
+        (torch.Size([25]), 0.29)
     """
 
     FORMAT = "depthscope.forecast"

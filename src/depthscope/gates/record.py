@@ -48,6 +48,12 @@ class Gate(Record):
     Attributes:
         asked: The demands that were made.
         notes: What may make a comparison unreliable.
+
+    Examples:
+        >>> model, X = ds.models.classic(depth=2, d=8, h=2), torch.randn(2, 4, 8)  # (batch, n, d)
+        >>> gate = ds.gate(ds.scan(model, X), min_diversity=0.01)
+        >>> gate.passed, len(gate.checks)
+        (True, 3)
     """
 
     FORMAT = "depthscope.gate"

@@ -25,6 +25,11 @@ class TrainerCallback(transformers.TrainerCallback):
 
     probe: a batch as the model takes it; None takes the last training batch. Other choices as for ds.Monitor; total is
     the Trainer's own, and log replaces Trainer.log. trainer: only needed if another Trainer calls.
+
+    Examples:
+        >>> callback = ds.integrations.TrainerCallback(every=50)  # trainer.add_callback(callback)
+        >>> callback.monitor is None  # until the training begins
+        True
     """
 
     def __init__(self, probe: Any = None, every: int = 100, *, trainer: Any = None, **choices: Any) -> None:

@@ -26,6 +26,11 @@ class LightningCallback(Callback):
     probe: a batch as the model takes it; None takes the last training batch. model: the name of the part to scan, "net"
     for self.net; None is the LightningModule itself, by its forward. Other choices as for ds.Monitor; total is the
     Trainer's own, and log replaces its loggers. .monitor has history and alarms.
+
+    Examples:
+        >>> callback = ds.integrations.LightningCallback(every=50)  # Trainer(callbacks=[callback])
+        >>> callback.monitor is None  # until the training begins
+        True
     """
 
     def __init__(self, probe: Any = None, every: int = 100, *, model: str | None = None, **choices: Any) -> None:

@@ -54,21 +54,42 @@ class _MeanOverSequences(Metric):
 
 
 class TokenSimilarity(_MeanOverSequences):
-    """t_sim: the share of the signal that all tokens have in common; 1 when they are all alike."""
+    """t_sim: the share of the signal that all tokens have in common; 1 when they are all alike.
+
+    Examples:
+        >>> metric = ds.integrations.TokenSimilarity()
+        >>> metric.update(torch.ones(2, 4, 8))  # (..., n, d): tokens that are all alike
+        >>> metric.compute().item()
+        1.0
+    """
 
     formula = staticmethod(t_sim)
     higher_is_better = False
 
 
 class TokenDiversity(_MeanOverSequences):
-    """t_div: the share of the signal that differs from token to token; 0 when they are all alike."""
+    """t_div: the share of the signal that differs from token to token; 0 when they are all alike.
+
+    Examples:
+        >>> metric = ds.integrations.TokenDiversity()
+        >>> metric.update(torch.eye(4))  # (..., n, d): 4 tokens that are orthogonal
+        >>> round(metric.compute().item(), 3)
+        0.75
+    """
 
     formula = staticmethod(t_div)
     higher_is_better = True
 
 
 class TokenCosine(_MeanOverSequences):
-    """t_cos: the mean cosine similarity over all pairs of tokens."""
+    """t_cos: the mean cosine similarity over all pairs of tokens.
+
+    Examples:
+        >>> metric = ds.integrations.TokenCosine()
+        >>> metric.update(torch.eye(4))  # (..., n, d): 4 tokens that are orthogonal
+        >>> round(metric.compute().item(), 3)
+        0.0
+    """
 
     formula = staticmethod(t_cos)
     higher_is_better = False
@@ -76,7 +97,14 @@ class TokenCosine(_MeanOverSequences):
 
 
 class RelativeResidual(_MeanOverSequences):
-    """relative_residual: what is left without the mean token, in the norm of Dong et al.; 0 when all are alike."""
+    """relative_residual: what is left without the mean token, in the norm of Dong et al.; 0 when all are alike.
+
+    Examples:
+        >>> metric = ds.integrations.RelativeResidual()
+        >>> metric.update(torch.ones(2, 4, 8))  # (..., n, d): tokens that are all alike
+        >>> round(metric.compute().item(), 3)
+        0.0
+    """
 
     formula = staticmethod(relative_residual)
     higher_is_better = True

@@ -22,6 +22,12 @@ class TiedVocabulary(nn.Module):
     d, a projection A (d_i, d); else A = I. E ~ N(0, 1/d) and A ~ N(0, 1/d_i): tokens start with variance 1, and so do
     logits of tokens with variance 1. The biases b start at zero; they learn how frequent words are, which tokens would
     have to carry otherwise, all of them the same: an offset that de-escalation takes away.
+
+    Examples:
+        >>> words = ds.models.TiedVocabulary(50, d=8)
+        >>> X = words(torch.randint(50, (2, 4)))
+        >>> X.shape, words.log_probabilities(X).shape
+        (torch.Size([2, 4, 8]), torch.Size([2, 4, 50]))
     """
 
     def __init__(

@@ -19,6 +19,11 @@ class SelfAttention(nn.Module):
     """SA(X) = [P_1 X W_1 ... P_h X W_h] (W_O),    P_k from the queries X W_q and keys X W_k of head k.
 
     X (..., n, d) -> (..., n, d). Where P itself is not asked for, softmax attention is computed without it.
+
+    Examples:
+        >>> attention = ds.models.SelfAttention(ds.models.Design(d=8, h=2))
+        >>> attention(torch.randn(3, 4, 8)).shape
+        torch.Size([3, 4, 8])
     """
 
     def __init__(self, design: Design) -> None:
@@ -62,6 +67,11 @@ class Block(nn.Module):
 
     Where a wiring has further streams, they follow X and come back after it: block(X, D) -> (X, D). recall is for an
     attention that remembers earlier tokens. Dropout acts on what the branches give.
+
+    Examples:
+        >>> block = ds.models.Block(ds.models.Design(depth=2, d=8, h=2))
+        >>> block(torch.randn(3, 4, 8)).shape
+        torch.Size([3, 4, 8])
     """
 
     gradient_checkpointing = False  # whether training keeps the input alone and computes the rest again backwards

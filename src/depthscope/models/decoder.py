@@ -17,6 +17,11 @@ class Decoder(nn.Module):
     """Words (B, n) -> log-probabilities (B, n, V), or losses (B, n) of targets; and None, for it has no memory.
 
     Positions are learned and start with the size of the tokens, N(0, 1). One plain softmax, tied to the embedding.
+
+    Examples:
+        >>> model = ds.models.Decoder(ds.models.Design(depth=2, d=16, h=2, causal=True), vocabulary=50, tokens=8)
+        >>> model(torch.randint(50, (2, 8)))[0].shape
+        torch.Size([2, 8, 50])
     """
 
     def __init__(
@@ -49,6 +54,11 @@ def decoder(
     vocabulary: words. tokens: of the longest sequence. dropout: after the embedding, after every branch, and before the
     softmax. checkpointing: compute blocks again in the backward pass instead of keeping their insides. Choices by
     keyword are those of Design: depth, d, h, q, alpha, wiring, attention, activation, weights, ...
+
+    Examples:
+        >>> model = ds.models.decoder(vocabulary=50, tokens=8, depth=2, d=16, h=2)
+        >>> model(torch.randint(50, (2, 8)))[0].shape  # (B, n, V)
+        torch.Size([2, 8, 50])
     """
     check_size("decoder", "tokens", tokens)
     check_rate("decoder", dropout)

@@ -27,6 +27,10 @@ class Design:
 
     alpha weighs the attention branch. wiring, attention, activation and weights are names: see depthscope ls models.
     output adds the projection W_O after the heads, which Algorithm 1 does not have; bias adds biases to all matrices.
+
+    Examples:
+        >>> ds.models.Design(depth=2, d=8, h=2).q, ds.models.Design(wiring="pre_norm").wiring
+        (None, 'pre_norm')
     """
 
     depth: int = 12

@@ -9,7 +9,13 @@ from depthscope.registry import shelve
 
 
 class FeedForward(nn.Module):
-    """FFN(Y) = hidden(Y) W_2,    Y (..., n, d), hidden(Y) (..., n, q), W_1 and W_2^T d x q."""
+    """FFN(Y) = hidden(Y) W_2,    Y (..., n, d), hidden(Y) (..., n, q), W_1 and W_2^T d x q.
+
+    Examples:
+        >>> block = ds.models.Block(ds.models.Design(d=8, q=32, activation="gelu"))
+        >>> isinstance(block.ffn, ds.models.FeedForward), block.ffn(torch.randn(3, 4, 8)).shape
+        (True, torch.Size([3, 4, 8]))
+    """
 
     def __init__(self, design: Design) -> None:
         super().__init__()

@@ -27,6 +27,11 @@ class RelativeAttention(nn.Module):
 
     X (B, n, d) -> (B, n, d). Queries are those of the segment X, keys and values those of memory and segment [M; X];
     u and v (h, d_h) are learned for each head and start at zero, where scores have content and position alike.
+
+    Examples:
+        >>> attention = ds.models.RelativeAttention(ds.models.Design(d=8, h=2, causal=True))
+        >>> attention(torch.randn(3, 4, 8)).shape
+        torch.Size([3, 4, 8])
     """
 
     def __init__(self, design: Design) -> None:

@@ -20,6 +20,12 @@ class SegmentMemory:
     """read: one (B, M, d) for each block. means: by the name of a fix, the summands of its means of the same tokens.
 
     taken: the names of the fixes that go on from here, for the time of a pass; all that have means here must.
+
+    Examples:
+        >>> model = ds.models.transformer_xl(vocabulary=50, memory=8, depth=2, d=16, h=2)
+        >>> logs, memory = model(torch.randint(50, (2, 4)))
+        >>> [tokens.shape for tokens in memory.read]  # (B, M, d) of each block
+        [torch.Size([2, 4, 16]), torch.Size([2, 4, 16])]
     """
 
     read: list[Tensor]

@@ -16,6 +16,12 @@ class Tagger(nn.Module):
 
     Words are embedded from N(0, 1), points by a network of two layers. Positions are learned and start from N(0, 1).
     Without them who permutes the tokens permutes the answers, and equal tokens have equal answers.
+
+    Examples:
+        >>> design = ds.models.Design(depth=2, d=16, h=2)
+        >>> model = ds.models.Tagger(design, classes=3, vocabulary=None, channels=2, tokens=None)  # points of a plane
+        >>> model(torch.randn(2, 8, 2)).shape
+        torch.Size([2, 8, 3])
     """
 
     def __init__(
@@ -60,6 +66,11 @@ def tagger(
     vocabulary: of words, or channels: numbers of a point; one of the two. tokens: of the longest sequence, None for a
     model without positions. Choices by keyword are those of Design: depth, d, h, wiring, activation, weights, ...;
     activation="none" leaves the feed-forward networks out, as the paper does.
+
+    Examples:
+        >>> model = ds.models.tagger(classes=3, vocabulary=50, tokens=8, depth=2, d=16, h=2)
+        >>> model(torch.randint(50, (2, 8))).shape  # (B, n, classes)
+        torch.Size([2, 8, 3])
     """
     if (vocabulary is None) == (channels is None):
         raise UsageError(

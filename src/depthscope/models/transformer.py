@@ -18,6 +18,11 @@ class Transformer(nn.Module):
     """The wiring's beginning, the blocks one after another, the wiring's ending. X (..., n, d) -> (..., n, d).
 
     recalls: one for each block, where their attention remembers earlier tokens.
+
+    Examples:
+        >>> design = ds.models.Design(depth=2, d=8, h=2)
+        >>> ds.models.Transformer(design)(torch.randn(3, 4, 8)).shape  # (B, n, d)
+        torch.Size([3, 4, 8])
     """
 
     def __init__(

@@ -25,6 +25,12 @@ class TransformerXL(nn.Module):
     """Words (B, n) -> log-probabilities (B, n, V), or losses (B, n) of targets, and the memory for the next segment.
 
     `memory`, the most tokens to remember, may be set anew between passes; 0 remembers nothing.
+
+    Examples:
+        >>> model = ds.models.TransformerXL(ds.models.Design(depth=2, d=16, h=2, causal=True), vocabulary=50, memory=8)
+        >>> logs, memory = model(torch.randint(50, (2, 8)))
+        >>> logs.shape, len(memory.read)
+        (torch.Size([2, 8, 50]), 2)
     """
 
     def __init__(
@@ -101,6 +107,13 @@ def transformer_xl(preset: str | None = None, *, dropout: float = 0.0, **choices
     vocabulary: words. memory: tokens to remember. cutoffs, div_value: of the adaptive softmax. dropout: after the
     embedding, after every branch, and before the softmax. checkpointing: compute blocks again in the backward pass
     instead of keeping their insides. Other choices are those of Design: depth, d, h, q, wiring, activation, weights.
+
+    Examples:
+        >>> model = ds.models.transformer_xl(vocabulary=50, memory=8, depth=2, d=16, h=2)
+        >>> words, targets = torch.randint(50, (2, 8)), torch.randint(50, (2, 8))  # (B, n)
+        >>> losses, memory = model(words, memory=None, targets=targets)
+        >>> losses.shape, memory.read[0].shape
+        (torch.Size([2, 8]), torch.Size([2, 8, 16]))
     """
     if preset is not None and str(preset) not in PRESETS:
         raise UnknownNameError("transformer_xl: " + unknown("preset", str(preset), PRESETS))

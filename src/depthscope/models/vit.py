@@ -64,6 +64,12 @@ class ViT(nn.Module):
 
     Square patches are embedded, a cls token is put in front (pooling "cls" only), learned positions are added; token
     and positions start from N(0, 1), as in the code that the paper builds on.
+
+    Examples:
+        >>> design = ds.models.Design(depth=2, d=8, h=2)
+        >>> model = ds.models.ViT(design, side=8, patch=4, channels=3, classes=10, pooling="cls")
+        >>> model(torch.randn(2, 3, 8, 8)).shape
+        torch.Size([2, 10])
     """
 
     def __init__(self, design: Design, *, side: int, patch: int, channels: int, classes: int, pooling: str) -> None:

@@ -42,6 +42,13 @@ class Monitor:
         around: A context for the forward pass.
         **choices: total, metrics, attention, blocks, mask, stream, log, action, floor, entropy_floor, patience, across;
             see depthscope.monitors.choices.Choices.
+
+    Examples:
+        >>> model, batch = ds.models.classic(depth=2, d=8, h=2), torch.randn(2, 4, 8)  # (batch, n, d)
+        >>> monitor = ds.Monitor(model, batch, every=10)
+        >>> scans = [monitor.step(step) for step in range(1, 21)]  # after each step of the optimizer
+        >>> monitor.history.steps, monitor.should_stop
+        ([0, 10, 20], False)
     """
 
     @said_by("Monitor")

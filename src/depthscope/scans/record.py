@@ -37,6 +37,12 @@ class Scan(Record):
     scan["t_sim"] has depth + 1 values for a metric of states, and depth values for a metric of steps (whole blocks) or
     of attention (the mean over heads); it is a tuple for a pair such as "xi". per_step() has the steps inside blocks,
     and per_head() the single heads. before: a scan of the same model without the remedy, shown and saved with this one.
+
+    Examples:
+        >>> model, X = ds.models.classic(depth=2, d=8, h=2), torch.randn(2, 4, 8)  # (batch, n, d)
+        >>> scan = ds.scan(model, X)
+        >>> scan["t_sim"].shape, scan["delta"].shape, scan.per_head("delta").shape
+        (torch.Size([3]), torch.Size([2]), torch.Size([2, 2]))
     """
 
     FORMAT = "depthscope.scan"

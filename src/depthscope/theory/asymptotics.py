@@ -18,7 +18,14 @@ from depthscope.errors import ShapeError, UsageError
 
 @dataclass(frozen=True, eq=False)
 class Asymptotics:
-    """Logarithms for the states 0 ... depth, (..., depth + 1), and what was measured at the chosen depths, (..., k)."""
+    """Logarithms for the states 0 ... depth, (..., depth + 1), and what was measured at the chosen depths, (..., k).
+
+    Examples:
+        >>> A, H = torch.full((4, 4), 0.25), 0.5 * torch.eye(3)
+        >>> found = ds.theory.asymptotics(torch.eye(4)[:, :3], A, H, depths=(2, 8))
+        >>> found.log_rest.shape, found.rank_one_distance.shape
+        (torch.Size([9]), torch.Size([2]))
+    """
 
     depths: tuple[int, ...]
     log_common: Tensor  # log |Pi_1 X|_F
@@ -73,6 +80,12 @@ def asymptotics(
     With the exponents c of the constant part and r of the rest, tokens grow alike (hfc_lfc -> 0, like
     exp(-(c - r) depth)) exactly when c > r, for almost every X; for one A and one H these are
     layer_spectrum's constant and rest. Dovonon et al. 2024, section 3; changing A and H, and heads, are ours.
+
+    Examples:
+        >>> A, H = torch.full((4, 4), 0.25), 0.5 * torch.eye(3)  # uniform attention, H of positive eigenvalues
+        >>> found = ds.theory.asymptotics(torch.eye(4)[:, :3], A, H, depths=(2, 8))
+        >>> (found.log_common - found.log_rest)[[2, 8]]  # tokens grow alike
+        tensor([0.2616, 2.6944], dtype=torch.float64)
     """
     where = "asymptotics"
     check_tokens(X, where=where)

@@ -14,7 +14,13 @@ _ROUNDING = 1e-12  # of the ratio: uniform attention has E[eta] = Delta = 0, whi
 
 @dataclass(frozen=True)
 class Preconditions:
-    """Where the conditions of Theorem 2.6 hold, by how much, and in words why not; the words are empty if all hold."""
+    """Where the conditions of Theorem 2.6 hold, by how much, and in words why not; the words are empty if all hold.
+
+    Examples:
+        >>> found = ds.theory.preconditions(0.2, 0.3)
+        >>> found.holds, round(float(found.slack), 3), found.reasons
+        (True, 0.5, [])
+    """
 
     holds: Result  # bool
     slack: Result
@@ -38,6 +44,11 @@ def preconditions(
     All (...) -> holds and slack (...); slack is 1 - omega - delta, or Delta - E[eta] where that is less. The second
     condition is exactly what the proof needs of "(15) is bounded away from zero for d sufficiently large"; without it
     the answer covers the limit of large d only. Yu & Zhang 2023, Theorem 2.6, appendix A.3.
+
+    Examples:
+        >>> found = ds.theory.preconditions(0.8, 0.4)  # omega + delta is above 1
+        >>> found.holds, len(found.reasons)
+        (False, 1)
     """
     where = "preconditions"
     omega, delta, alpha = checked(where, omega=omega, delta=delta, alpha=alpha)

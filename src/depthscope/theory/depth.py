@@ -15,6 +15,10 @@ def odds(t_sim: Number) -> Result:
     odds = t_sim / (1 - t_sim)
 
     t_sim (...) -> (...), in [0, inf]; infinite for collapsed tokens. Eq. (6) of Yu & Zhang 2023, written for odds.
+
+    Examples:
+        >>> round(float(ds.theory.odds(0.8)), 3)
+        4.0
     """
     (t_sim,) = checked("odds", t_sim=t_sim)
     (t,) = as_tensors(t_sim)
@@ -65,6 +69,10 @@ def limit_factor(alpha: Number = 1.0, *, d: Number | None = None, sigma: Number 
 
     numbers or (...) -> the same, in (0, 1]; 1/2 for the paper's setting. Uniform attention, as for block_gain, and
     t_sim near 1. Yu & Zhang 2023, Remark 2.8.
+
+    Examples:
+        >>> ds.theory.limit_factor(alpha=1.0)
+        0.5
     """
     return 1 / (1 + branch_gain("limit_factor", alpha, d, sigma))
 

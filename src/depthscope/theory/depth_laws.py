@@ -20,6 +20,10 @@ def kernel_slope(activation: str, *, hidden_variance: Number = 1.0) -> Result:
 
     hidden_variance = d Var(W_1) (...) -> (...). 1 for ReLU, whatever the variance; above 1 the network alone keeps
     tokens apart near collapse, below 1 it makes them alike. swiglu: 1 + that of silu.
+
+    Examples:
+        >>> round(float(ds.theory.kernel_slope("relu")), 3), round(float(ds.theory.kernel_slope("gelu")), 3)
+        (1.0, 1.072)
     """
     (hidden_variance,) = checked("kernel_slope", hidden_variance=hidden_variance)
     if activation == "relu":  # whose series converges too slowly for its derivative
@@ -43,6 +47,10 @@ def pre_norm_exponent(s_A: Number, k: Number, *, slope: Number = 1.0) -> Result:
 
     s_A, k, slope (...) -> (...). The energy grows as L (s_A + k), and what differs as dD/dL = slope k D / q. Holds near
     collapse; below 0 the network wins and the tokens do not collapse. 1 without a network. NaN where s_A = k = 0.
+
+    Examples:
+        >>> float(ds.theory.pre_norm_exponent(s_A=1.0, k=1.0))
+        0.5
     """
     s_A, k, slope = checked("pre_norm_exponent", s_A=s_A, k=k, slope=slope)
     s, network, kappa = as_tensors(s_A, k, slope)
@@ -57,6 +65,10 @@ def pre_norm_decay(depth: Number, *, s_A: Number, k: Number, q: Number = 1.0) ->
 
     depth, s_A, k, q (...) -> (...), in (0, 1]; q is the energy of the tokens before the first block. For large depth
     this is the power law of pre_norm_exponent. 1 where s_A = k = 0.
+
+    Examples:
+        >>> round(float(ds.theory.pre_norm_decay(12, s_A=1.0, k=1.0)), 3)  # of 12 blocks
+        0.161
     """
     depth, s_A, k, q = checked("pre_norm_decay", depth=depth, s_A=s_A, k=k, q=q)
     L, s, network, energy = as_tensors(depth, s_A, k, q)
@@ -75,6 +87,10 @@ def layer_norm_scaling_decay(depth: Number, *, s_A: Number, k: Number, q: Number
 
     depth, s_A, k, q (...) -> (...), in (0, 1]. Branches of block l weigh 1/l, so that pre-norm's law holds with H_L for
     L. Near collapse, for ReLU and s_A well below q: steps are taken as small. Sun et al. 2025 (2502.05795).
+
+    Examples:
+        >>> round(float(ds.theory.layer_norm_scaling_decay(12, s_A=1.0, k=1.0)), 3)  # of 12 blocks
+        0.373
     """
     depth, s_A, k, q = checked("layer_norm_scaling_decay", depth=depth, s_A=s_A, k=k, q=q)
     L, s, network, energy = as_tensors(depth, s_A, k, q)

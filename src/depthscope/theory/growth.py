@@ -38,6 +38,10 @@ def mu_bar(mu: Number | Pair, *, dim: int = -1) -> Result:
 
     mu (..., h) -> (...), or a pair of those; a number is one head. Holds for any letter that enters by its square,
     so also for the bounds of mu_bounds. Yu & Zhang 2023, Proposition 2.9.
+
+    Examples:
+        >>> round(float(ds.theory.mu_bar(torch.tensor([1.0, 0.5]))), 3)  # of two heads
+        0.791
     """
     if isinstance(mu, tuple):
         mu_1, mu_2 = _pair("mu_bar", mu)
@@ -64,6 +68,10 @@ def mu_bounds(omega: Number, delta: Number) -> tuple[Result, Result]:
     omega, delta (...) -> two values (...), >= 0. Holds for every X and every row-stochastic P, causal ones too.
     With heads take mu_bar of each: mu_bar_1 >= mu_bar(|1 - omega|), mu_bar_2 <= mu_bar(delta); the plain mean
     of delta over heads is no bound. Yu & Zhang 2023, eq. (11).
+
+    Examples:
+        >>> ds.theory.mu_bounds(0.25, 0.5)
+        (0.75, 0.5)
     """
     omega, delta = checked("mu_bounds", omega=omega, delta=delta)
     return abs(1 - omega), delta
@@ -80,6 +88,10 @@ def expected_energy(
     variance sigma^2, any law; d sigma^2 = 1 when both are left out. Attention of a pre-norm block: M = P LN(X),
     and with heads |M|_F^2 is the mean of |P_k LN(X)|_F^2. Its FFN, X being the state before it:
     M = phi(LN(X) W_1), W = W_2 (q, d). Yu & Zhang 2023, eq. (19), (20), which has d sigma^2 = 1.
+
+    Examples:
+        >>> ds.theory.expected_energy(64.0, 64.0)  # a branch as large as the stream
+        128.0
     """
     gain = branch_gain("expected_energy", alpha, d, sigma)
     energy, mixed_energy = checked("expected_energy", energy=energy, mixed_energy=mixed_energy)

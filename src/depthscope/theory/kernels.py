@@ -30,6 +30,11 @@ def kernel(activation: str, C: Tensor) -> Tensor:
     K_ij = sum_k a_k(i) a_k(j) rho_ij^k,    rho = correlations of C;  Mehler's series, see hermite_coefficients
 
     C (..., n, n) -> K (..., n, n). For ReLU the arc-cosine kernel in closed form (Cho & Saul 2009).
+
+    Examples:
+        >>> ds.theory.kernel("relu", torch.eye(2))  # (2, 2): ReLU gives two orthogonal tokens something in common
+        tensor([[0.5000, 0.1592],
+                [0.1592, 0.5000]], dtype=torch.float64)
     """
     f = activation_of(activation)
     C = C.double()

@@ -28,6 +28,11 @@ class LayerSpectrum:
     exp(-gap depth); where the dominating eigenvalue is not real, gap = 0 and it turns for ever. rank_gap > 0: the
     state becomes a matrix of rank one, at least as fast as exp(-rank_gap depth); 0 needs dominating pairs that share
     neither lambda_H nor lambda_A, as conjugate pairs do in which both are complex: they leave rank two.
+
+    Examples:
+        >>> layer = ds.theory.layer_spectrum([0.5, 0.2], [1.0, 0.3])
+        >>> round(layer.margin.item(), 3), layer.verdict
+        (0.266, 'smooth')
     """
 
     constant: Tensor  # log growth of the constant part for each layer, max_j log |1 + lambda_H_j|
@@ -79,6 +84,12 @@ def layer_spectrum(
     largest other and the smallest (rank_gap then may be too large). The 1 and the smallest alone give the right
     verdict, but a margin that is too large where the layer smooths. |margin| <= tie is "neither".
     Dovonon et al. 2024, section 3; complex eigenvalues of both, margin and rank_gap are ours.
+
+    Examples:
+        >>> ds.theory.layer_spectrum([0.5, 0.2], [1.0, 0.3]).verdict
+        'smooth'
+        >>> ds.theory.layer_spectrum([-0.5, -0.2], [1.0, 0.3]).verdict
+        'sharpen'
     """
     where = "layer_spectrum"
     h, a = as_eigenvalues(eigenvalues_H, "eigenvalues_H", where), as_eigenvalues(eigenvalues_A, "eigenvalues_A", where)

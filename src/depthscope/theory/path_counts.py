@@ -27,7 +27,13 @@ MODELS = {  # blocks and heads, as the paper's figure on path lengths lists them
 
 @dataclass(frozen=True, eq=False)
 class PathCounts:
-    """log10_counts: log10 of the number of paths of length 0 .. depth, (depth + 1,); -inf where there are none."""
+    """log10_counts: log10 of the number of paths of length 0 .. depth, (depth + 1,); -inf where there are none.
+
+    Examples:
+        >>> counts = ds.theory.path_counts(depth=4, heads=2)
+        >>> [round(10 ** float(count)) for count in counts.log10_counts]  # of length 0, 1, 2, 3, 4
+        [1, 8, 24, 32, 16]
+    """
 
     heads: tuple[int, ...]
     log10_counts: Tensor

@@ -13,7 +13,14 @@ from depthscope.theory.paths import Blocks, Path, along_path, check_blocks
 
 
 class Sampled(NamedTuple):
-    """The mean contribution of a path of one length, its standard error, and log10 of how many there are."""
+    """The mean contribution of a path of one length, its standard error, and log10 of how many there are.
+
+    Examples:
+        >>> P, W = torch.full((1, 4, 4), 0.25), torch.eye(3)[None]
+        >>> found = ds.theory.sampled_paths(torch.ones(4, 3), [P] * 2, [W] * 2, [W] * 2, length=1, paths=10)
+        >>> round(10 ** found.log10_count)
+        2
+    """
 
     mean: Tensor
     standard_error: Tensor
@@ -40,6 +47,12 @@ def sampled_paths(
     mean = 1/m sum_i along_path(path_i, X),    standard error = s / sqrt(m), entry by entry
 
     X (..., n, d) -> (..., n, d) each. by_length gives the same sum without error; this shows single paths.
+
+    Examples:
+        >>> P, W = torch.full((1, 4, 4), 0.25), torch.eye(3)[None]
+        >>> found = ds.theory.sampled_paths(torch.ones(4, 3), [P] * 2, [W] * 2, [W] * 2, length=1, paths=10)
+        >>> found.mean.shape, found.standard_error.max().item()  # all paths of length 1 are alike here
+        (torch.Size([4, 3]), 0.0)
     """
     if paths < 2:
         raise UsageError(f"sampled_paths: a standard error needs two paths or more; got paths={paths}.")
@@ -61,6 +74,11 @@ def draw_paths(
 
     From the last block back: a block with H heads is attended to with probability H count(k-1) / count(k), where k
     heads are still to come and count counts the paths through the blocks before it, this one included in count(k).
+
+    Examples:
+        >>> paths = ds.theory.draw_paths([2, 2, 2], length=1, paths=5, generator=torch.manual_seed(0))
+        >>> [sum(head is not None for head in path) for path in paths]
+        [1, 1, 1, 1, 1]
     """
     if not 0 <= length <= len(heads):
         raise UsageError(

@@ -27,6 +27,11 @@ def attend(P: Tensor, W_V: Tensor, W_O: Tensor, X: Tensor) -> Tensor:
     attend(X) = sum_h P_h X W_V,h W_O,h
 
     X (..., n, d) -> (..., n, d), linear in X. Costs n^2 d + n d^2: the d x d matrices W_h are never built.
+
+    Examples:
+        >>> P, W = torch.full((2, 4, 4), 0.25), torch.eye(3).expand(2, 3, 3)  # two heads, 4 tokens of width 3
+        >>> ds.theory.attend(P, W, W, torch.ones(4, 3)).shape
+        torch.Size([4, 3])
     """
     _check_block(P, W_V, W_O, X)
     H, d, d_v = W_V.shape
@@ -42,6 +47,12 @@ def by_length(X: Tensor, P: Blocks, W_V: Blocks, W_O: Blocks, *, skips: bool = T
 
     X (..., n, d) -> (L + 1, ..., n, d): L (L + 1) / 2 applications of a block in place of (1 + H)^L paths. Without
     skips every path has length L. Dong et al. 2021, section 3, where paths are drawn instead.
+
+    Examples:
+        >>> P, W = torch.full((1, 4, 4), 0.25), torch.eye(3)[None]  # one head, 4 tokens of width 3
+        >>> parts = ds.theory.by_length(torch.ones(4, 3), [P] * 2, [W] * 2, [W] * 2)  # two blocks
+        >>> parts.shape, parts[:, 0, 0].tolist()  # one path of length 0, two of length 1, one of length 2
+        (torch.Size([3, 4, 3]), [1.0, 2.0, 1.0])
     """
     check_blocks(P, W_V, W_O, where="by_length")
     L = len(P)
@@ -57,7 +68,13 @@ def by_length(X: Tensor, P: Blocks, W_V: Blocks, W_O: Blocks, *, skips: bool = T
 
 
 def along_path(path: Path, X: Tensor, P: Blocks, W_V: Blocks, W_O: Blocks) -> Tensor:
-    """What one path contributes: P_path X W_path, without building either.  X (..., n, d) -> (..., n, d)."""
+    """What one path contributes: P_path X W_path, without building either.  X (..., n, d) -> (..., n, d).
+
+    Examples:
+        >>> P, W = torch.full((1, 4, 4), 0.25), torch.eye(3)[None]
+        >>> ds.theory.along_path((0, None), torch.ones(4, 3), [P] * 2, [W] * 2, [W] * 2).shape  # head 0, then the skip
+        torch.Size([4, 3])
+    """
     _check_path(path, P, W_V, W_O)
     for h, *block in zip(path, P, W_V, W_O, strict=True):
         if h is not None:
@@ -72,6 +89,11 @@ def path_matrices(path: Path, P: Blocks, W_V: Blocks, W_O: Blocks) -> tuple[Tens
     P_path = P^L_{h_L} ... P^1_{h_1},    W_path = W^1_{h_1} ... W^L_{h_L},    the identity in place of a skip
 
     -> (..., n, n), rows that sum to 1, and (d, d), which the input does not change. Dong et al. 2021, Theorem 2.1.
+
+    Examples:
+        >>> P, W = torch.full((1, 4, 4), 0.25), torch.eye(3)[None]
+        >>> [matrix.shape for matrix in ds.theory.path_matrices((0, None), [P] * 2, [W] * 2, [W] * 2)]
+        [torch.Size([4, 4]), torch.Size([3, 3])]
     """
     _check_path(path, P, W_V, W_O)
     n, d = P[0].shape[-1], W_V[0].shape[-2]
@@ -84,7 +106,12 @@ def path_matrices(path: Path, P: Blocks, W_V: Blocks, W_O: Blocks) -> tuple[Tens
 
 
 def every_path(heads: Sequence[int], *, skips: bool = True, limit: int = LIMIT) -> Iterator[Path]:
-    """All paths through blocks of so many heads, one by one; UsageError when there are more than `limit`."""
+    """All paths through blocks of so many heads, one by one; UsageError when there are more than `limit`.
+
+    Examples:
+        >>> list(ds.theory.every_path([1, 2]))  # None is the skip
+        [(None, None), (None, 0), (None, 1), (0, None), (0, 0), (0, 1)]
+    """
     log10_total = path_counts(heads=heads, skips=skips).log10_total
     if log10_total > math.log10(limit) + 1e-9:
         raise UsageError(

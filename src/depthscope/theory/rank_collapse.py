@@ -43,6 +43,10 @@ def rank_collapse_bound(
     gamma = 1 where, in every layer, the scores of a row differ by D <= 1.256 (score_spread): for one head; for several
     with beta = sqrt(a b d_qk) / H of head_norms, and not with the largest beta of a head, as is printed. lipschitz: of
     feed-forward networks that follow, in both norms. Dong et al. 2021, theorems 2.2 and 2.3, section on MLPs.
+
+    Examples:
+        >>> round(float(ds.theory.rank_collapse_bound(0.1, 3, beta=1.0, d_qk=64)), 2)  # log10, after 3 layers
+        -30.91
     """
     residual, depth = checked("rank_collapse_bound", residual=residual, depth=depth)
     log_c = _log_factor("rank_collapse_bound", beta, d_qk, heads, gamma, lipschitz)
@@ -76,6 +80,10 @@ def printed_skip_bound(
     |res(X_L)| <= max_{l <= L} c^((3^l - 1) / 2) (2 H)^(3^l (L - l)) |res(X)|^(3^l),    c = 8 gamma beta H / sqrt(d_qk)
 
     numbers or (...) -> log10. It never falls below |res(X)|. Dong et al. 2021, the section on skip connections.
+
+    Examples:
+        >>> round(float(ds.theory.printed_skip_bound(0.1, 3, beta=1.0, d_qk=64)), 3)  # log10; it was -1
+        -0.097
     """
     (residual,) = checked("printed_skip_bound", residual=residual)
     log_c = _log_factor("printed_skip_bound", beta, d_qk, heads, gamma, 2.0)
@@ -93,6 +101,11 @@ def head_norms(W_QK: Tensor, W: Tensor, *, scale: float) -> tuple[Tensor, Tensor
 
     W_QK = W_Q W_K^T and W = W_V W_O (..., H, d, d) -> (...) each; s = 1 / sqrt(d_qk). sqrt(a b) stands in the place of
     the paper's beta H / sqrt(d_qk). For one head it is the same, for several it holds where the other does not.
+
+    Examples:
+        >>> W = 0.1 * torch.eye(4).expand(2, 4, 4)  # two heads of width 4
+        >>> [round(float(norm), 3) for norm in ds.theory.head_norms(W, W, scale=0.5)]
+        [0.01, 0.01]
     """
     w = scale * columns_norm(W_QK)
     return (w * columns_norm(W)).sum(-1), (w * rows_norm(W)).sum(-1)
@@ -107,6 +120,10 @@ def attention_bound(
 
     residual = |res(X)|_{1,inf}, a and b of head_norms, D as measured (score_spread) -> log10 (...). Holds for every D;
     with the number n of tokens kappa is n / 4 at most, and D = inf is what holds whatever D is.
+
+    Examples:
+        >>> round(float(ds.theory.attention_bound(0.1, a=1.0, b=1.0)), 3)  # log10; it was -1
+        -2.629
     """
     residual, a, b = checked("attention_bound", residual=residual, a=a, b=b)
     growth = column_growth(D, n)
@@ -124,6 +141,10 @@ def skip_bound(
 
     log_residual = log10 r (a sum of two powers: the bound of one layer is what the next one takes) -> log10 (...).
     n: tokens, as in attention_bound.
+
+    Examples:
+        >>> round(float(ds.theory.skip_bound(-1.0, a=1.0, b=1.0)), 3)  # log10; it was -1
+        -0.99
     """
     a, b = checked("skip_bound", a=a, b=b)
     growth = column_growth(D, n)

@@ -79,6 +79,10 @@ def rate_estimate(t_sim: Number, lambda_2: Number, *, alpha: Number = 1.0) -> Re
 
     t_sim, lambda_2 (...) -> (...), >= 1. Guaranteed, as a lower bound, only for symmetric P under the conditions of
     Theorem 2.6; often nearer to the truth than rate_lower_bound. Yu & Zhang 2023, eq. (17), there with alpha = 1.
+
+    Examples:
+        >>> round(float(ds.theory.rate_estimate(t_sim=0.5, lambda_2=0.1)), 3)
+        1.49
     """
     t_sim, lambda_2, alpha = checked("rate_estimate", t_sim=t_sim, lambda_2=lambda_2, alpha=alpha)
     return _rate(t_sim, ratio_estimate(lambda_2, alpha=alpha))

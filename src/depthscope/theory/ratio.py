@@ -25,6 +25,11 @@ def expected_ratio(X: Tensor, P: Tensor, *, alpha: Number = 1.0, sigma: Number |
     X (..., n, d), P row-stochastic (..., n, n) or (..., h, n, n), alpha and sigma (...) -> (...), > 0; sigma is
     1 / sqrt(d) when None. Infinite where D can come so near 0 that the mean does not exist: at most two random
     directions reach D, as for n = 2 tokens of width 1 or 2. The quantity of Yu & Zhang 2023, eq. (8).
+
+    Examples:
+        >>> X, P = torch.eye(4), torch.full((4, 4), 0.25)  # 4 tokens of width 4, uniform attention
+        >>> round(ds.theory.expected_ratio(X, P).item(), 3)
+        2.0
     """
     law = draws(X, P, alpha, sigma, where="expected_ratio")
     return _mean_ratio(law) * law.centred / law.common
@@ -37,6 +42,11 @@ def expected_eta(X: Tensor, P: Tensor, *, alpha: Number = 1.0, sigma: Number | N
 
     Arguments and assumptions as for expected_ratio -> (...), either sign; it goes to 0 as d grows. Below 0 the tokens
     grow alike faster than the limit of large d says. -inf where E[xi_1 / xi_2] is infinite. Yu & Zhang 2023, eq. (14).
+
+    Examples:
+        >>> X, P = torch.eye(4), 0.5 * torch.eye(4) + 0.125  # 4 tokens of width 4 that look at themselves most
+        >>> round(ds.theory.expected_eta(X, P).item(), 3)
+        -0.105
     """
     law = draws(X, P, alpha, sigma, where="expected_eta")
     return (law.E_N / law.E_D - _mean_ratio(law)) * law.centred / law.common
@@ -51,6 +61,10 @@ def concentration_gamma(
 
     mu_1, mu_2 (...) -> (...), > 0. For t in [0, 1], |eta| >= t only if |xi_i - E[xi_i]| >= gamma t for i = 1 or 2;
     at least 1/4 when mu_1 = 1 and alpha^2 d sigma^2 = 1. With heads mu_i is mu_bar. Yu & Zhang 2023, eq. (23), (24).
+
+    Examples:
+        >>> round(float(ds.theory.concentration_gamma(1.0, 0.0)), 3)
+        0.25
     """
     gain = branch_gain("concentration_gamma", alpha, d, sigma)
     mu_1, mu_2 = checked("concentration_gamma", mu_1=mu_1, mu_2=mu_2)

@@ -15,7 +15,12 @@ _ROUNDING = 1e-12
 
 
 class Disc(NamedTuple):
-    """A disc in the complex plane of lambda_H; (...) both."""
+    """A disc in the complex plane of lambda_H; (...) both.
+
+    Examples:
+        >>> ds.theory.sharpening_disc(0.5)
+        Disc(centre=tensor(-0.6667+0.j, dtype=torch.complex128), radius=tensor(0.6667, dtype=torch.float64))
+    """
 
     centre: Tensor  # complex
     radius: Tensor
@@ -49,6 +54,10 @@ def never_smooths(eigenvalues_H: Eigenvalues) -> Tensor:
     2 Re((h + |h|^2)(a - 1)) + |h|^2 |a - 1|^2, and a or its conjugate makes the second term >= 0; outside the disc
     A = (1 - eps) I + eps 1 1^T / n smooths. An eigenvalue 0 counts: what it carries is left as it was (a tie at
     worst). All lambda_H in [-1, 0) is the paper's case.
+
+    Examples:
+        >>> ds.theory.never_smooths([-0.5, -0.2]), ds.theory.never_smooths([0.5, -0.2])
+        (tensor(True), tensor(False))
     """
     h = as_eigenvalues(eigenvalues_H, "eigenvalues_H", "never_smooths")
     largest = (1 + h).abs()

@@ -32,6 +32,11 @@ def score_residual(R: Tensor, W_Q: Tensor, W_K: Tensor, *, scale: float) -> Tens
     E = scale R W_Q W_K^T R^T
 
     R (..., n, d) tokens without their mean, W_Q and W_K (H, d, d_qk) -> (..., H, n, n). Dong et al. 2021, appendix.
+
+    Examples:
+        >>> R, W = torch.eye(4) - 0.25, torch.ones(2, 4, 3)  # 4 tokens, two heads of width 3
+        >>> ds.theory.score_residual(R, W, W, scale=0.5).shape
+        torch.Size([2, 4, 4])
     """
     if R.ndim < 2 or W_Q.ndim != 3 or W_Q.shape != W_K.shape or W_Q.shape[1] != R.shape[-1]:
         raise ShapeError(
@@ -49,6 +54,10 @@ def score_spread(E: Tensor) -> Tensor:
 
     E (..., n, n) -> (...). A column in which every row has the same entry moves r and not E: D is measured after the
     tokens' mean was taken out (score_residual).
+
+    Examples:
+        >>> float(ds.theory.score_spread(torch.tensor([[0.0, 0.5], [0.25, 0.0]])))
+        0.5
     """
     return (E.amax(-1) - E.amin(-1)).amax(-1)
 
@@ -60,6 +69,10 @@ def column_growth(D: Number, n: Number | None = None) -> Result:
 
     D (...) -> (...), 1/2 for D = 0 and 1.38 at the end of the precondition; it grows with D, up to n / 4 where the
     number n of tokens is given, and without end where it is not.
+
+    Examples:
+        >>> float(ds.theory.column_growth(0.0)), round(float(ds.theory.column_growth(1.256)), 2)
+        (0.5, 1.38)
     """
     (D,) = checked("column_growth", D=D)
     (x,) = as_tensors(D)
@@ -77,6 +90,10 @@ def exchange_gamma(E: Tensor) -> Tensor:
 
     E (..., n, n) -> (...), in [1, sqrt(n)]. With this gamma the paper's own proof is complete; the proof in this module
     does without. NaN for E = 0.
+
+    Examples:
+        >>> float(ds.theory.exchange_gamma(torch.tensor([[0.0, 1.0], [0.0, 0.0]])))
+        1.0
     """
     columns = E.mT  # distances between columns
     return ((E.amax(-1) - E.amin(-1)).sum(-1) / torch.cdist(columns, columns, p=1).amax((-2, -1))).sqrt()

@@ -93,7 +93,13 @@ def similarity_by_depth(*, depth: int, n: int, t_sim: float | None = None, q: fl
 def overlaps_by_depth(
     *, depth: int, n: int, t_sim: float | None = None, q: float = 1.0, **numbers: Any
 ) -> list[Overlaps]:
-    """The two numbers themselves, depth + 1 states with q, p, rho, t_sim(n) and t_div(n); arguments as above."""
+    """The two numbers themselves, depth + 1 states with q, p, rho, t_sim(n) and t_div(n); arguments as above.
+
+    Examples:
+        >>> states = ds.theory.overlaps_by_depth(depth=6, n=64)
+        >>> len(states), round(float(states[6].t_sim(64)), 2)
+        (7, 0.5)
+    """
     blocks = _blocks(n, numbers)
     checked("similarity_by_depth", q=q)
     start = 1 / n if t_sim is None else checked("similarity_by_depth", t_sim=t_sim)[0]
@@ -121,6 +127,11 @@ def covariances_by_depth(S: Tensor, *, depth: int, causal: bool = False, **numbe
 
     S_ij = x_i . x_j / d (n, n), of any tokens; causal: a token sees those before it, and de-escalation takes its sink
     form. Further numbers as for similarity_by_depth, of which this is the form for every pair of tokens.
+
+    Examples:
+        >>> states = ds.theory.covariances_by_depth(torch.eye(8), depth=3)  # 8 tokens that share nothing
+        >>> len(states), states[3].shape
+        (4, torch.Size([8, 8]))
     """
     if S.ndim != 2 or S.shape[0] != S.shape[1]:
         raise UsageError(f"covariances_by_depth: S must be (n, n), overlaps of tokens; got {tuple(S.shape)}.")

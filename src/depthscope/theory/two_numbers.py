@@ -87,7 +87,12 @@ def networked(x: Overlaps, *, k: float, activation: str = "relu", hidden_varianc
 
 
 def network_gain(activation: str, *, hidden_variance: float, s_2: float) -> float:
-    """k = s_2 K(1): the energy that the network makes of tokens of energy 1, s_2 = q Var(W_2) with q hidden units."""
+    """k = s_2 K(1): the energy that the network makes of tokens of energy 1, s_2 = q Var(W_2) with q hidden units.
+
+    Examples:
+        >>> round(float(ds.theory.network_gain("relu", hidden_variance=1.0, s_2=2.0)), 3)
+        1.0
+    """
     return s_2 * hidden_overlaps(activation, hidden_variance, 0.0)[0]
 
 

@@ -55,6 +55,10 @@ def gradient_growth(
     sequence smaller than that of the mean energy, and only the common part is corrected for it; and for two or three
     tokens, by up to 0.07. Blocks at the very ends may be off by 0.04, their mean over the middle is not.
     Not covered: causal masks, biases, other junctions than those of post-norm and pre-norm, trained weights.
+
+    Examples:
+        >>> ds.theory.gradient_growth(4, n=64, d=256, h=8, width=32, s=1.0, v=1.0, k=1.0, tau=1.0).shape
+        torch.Size([4])
     """
     declare = declared(wiring) if junctions is None else junctions
     if activation not in ACTIVATIONS:
@@ -102,6 +106,10 @@ def growth_of_diverse_tokens(
     numbers or (...) -> the same. De-escalation removes the network's common part mu, and the next norm scales up what
     is left; queries and keys add s w / n each. Leading order in 1/n, 1/d and w: holds for v <= 1 and tau >= 1/2, well
     above 1 - 1 / sqrt(1 + s), within about 0.025. Letters as for gradient_growth; kappa_0 is the activation's kappa(0).
+
+    Examples:
+        >>> round(float(ds.theory.growth_of_diverse_tokens(64, s=1.0, v=1.0, k=1.0)), 3)
+        1.103
     """
     given = checked("growth_of_diverse_tokens", n=n, s=s, v=v, k=k, tau=tau, kappa_0=kappa_0)
     n_, s_, v_, k_, tau_, kappa_ = as_tensors(*given)
