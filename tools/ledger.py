@@ -27,11 +27,11 @@ PAPERS = {
 DIFFERS = ("FAILS", "differs (known)")
 COLUMNS = "| claim | wanted | without the effect | got | verdict |\n|---|---|---|---|---|"
 READING = """\
-*Wanted* is the interval in which the number must lie. *Without the effect* is the value that the number would have if
-the claim were not true; it lies outside the interval, so the claim can fail. A claim that fails need not state it.
-*Got* is what we measured. *Differs (known)* means that the claim fails, and that we expect it to fail since an earlier
-run. *Reported* numbers have no interval and are not counted. Intervals that were set after a look at numbers are named in the
-[notebook](../notebook/index.md)."""
+*Wanted* is the interval in which the number must lie. *Without the effect* is the value that the number would have
+if the claim were not true; it lies outside the interval, so the claim can fail. A claim that fails need not state
+it. *Got* is what we measured. *Differs (known)* means that the claim fails, and that we expect it to fail since an
+earlier run. *Reported* numbers have no interval and are not counted. Intervals that were set after a look at
+numbers are named in the [notebook](../notebook/index.md)."""
 
 
 def collect(path: Path) -> None:

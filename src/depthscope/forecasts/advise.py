@@ -164,8 +164,8 @@ def in_a_verdict(scan: Scan, depth: int | None) -> str:
     in_general = f"Ways out: de-escalation (ds.remedies.DeEscalate){form}, pre-norm, a smaller residual branch."
     if scan.remedies:  # the model was fixed; what is left is how it was trained, or how much
         in_general = (
-            f"The model has {' and '.join(scan.remedies)} already. If it collapsed while it trained, train with a smaller "
-            "learning rate; if not, ways out are a stronger remedy, pre-norm, a smaller residual branch."
+            f"The model has {' and '.join(scan.remedies)} already. If it collapsed while it trained, train with a "
+            "smaller learning rate; if not, ways out are a stronger remedy, pre-norm, a smaller residual branch."
         )
     try:
         advice = advise(scan, depth=depth)
