@@ -11,6 +11,7 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).parents[1]
 BEFORE, NOW = ROOT / "out" / "before.json", ROOT / "out" / "now.json"
@@ -18,32 +19,31 @@ BENCHES = Path("src", "depthscope", "benches")
 START = "c3d0739"  # before scans were made fast
 SIZES = [  # kind, d, n, batch, depth
     ("encoder", 256, 64, 1, 12),
-    ("decoder", 256, 64, 1, 12),
-    ("decoder", 256, 64, 8, 12),
     ("encoder", 256, 64, 8, 48),
-    ("encoder", 256, 128, 4, 12),
+    ("decoder", 256, 64, 8, 12),
     ("decoder", 256, 128, 4, 12),
     ("encoder", 256, 512, 1, 48),
     ("encoder", 256, 512, 4, 12),
-    ("decoder", 256, 512, 4, 12),
-    ("encoder", 256, 2048, 1, 12),
     ("decoder", 256, 2048, 1, 12),
-    ("encoder", 768, 64, 1, 12),
     ("decoder", 768, 64, 1, 12),
     ("encoder", 768, 128, 4, 12),
-    ("decoder", 768, 128, 4, 12),
-    ("encoder", 768, 512, 1, 12),
     ("decoder", 768, 512, 1, 12),
-    ("encoder", 768, 512, 4, 12),
     ("encoder", 1024, 64, 1, 48),
     ("decoder", 1024, 128, 1, 12),
-    ("encoder", 1024, 128, 4, 12),
-    ("decoder", 1024, 512, 1, 12),
 ]
+
+
+def completed(errors: ModuleType) -> None:
+    """Give an earlier depthscope.errors what the package `benches` of today takes from it."""
+    if not hasattr(errors, "first_line"):
+        errors.first_line = lambda error: str(error).partition("\n")[0]  # type: ignore[attr-defined]
 
 
 def measure(to: Path, note: str) -> None:
     """The cells in this process, whatever depthscope it imports."""
+    import depthscope.errors
+
+    completed(depthscope.errors)
     from depthscope.benches.cell import Cell, usual_heads
     from depthscope.benches.run import bench
 

@@ -76,6 +76,24 @@ def states() -> None:
         assert waited[0] == waited[1] < 20, (waited, READ_AT.most_common(9))
 
 
+def heads() -> None:
+    """Numbers of heads stay on the device until the pass has ended: fetching them waits once, at any depth."""
+    for causal in (False, True):
+        fetches = []
+        for depth in (2, 9):
+            torch.manual_seed(0)
+            built = ds.models.classic(depth, 64, 4, causal=causal).eval()
+            tokens = torch.randn(8, 130, 64, generator=torch.Generator().manual_seed(0))  # large enough not to wait
+            near = ds.scan(built, tokens)
+            READ_AT.clear()
+            far = ds.scan(moved(built), moved(tokens))
+            fetches.append(sum(n for at, n in READ_AT.items() if at.startswith("scans/")))
+            for name in ("attention_entropy", "delta", "lambda_2", "omega"):
+                close(far[name], near[name])
+            assert far.residuals.keys() == near.residuals.keys() and far.causal == near.causal == causal
+        assert fetches[0] == fetches[1] < 20, (fetches, READ_AT.most_common(9))
+
+
 def metrics() -> None:
     P = (X @ X.transpose(-1, -2)).softmax(-1)
     values = {"X": X, "Y": X.flip(0), "P": P}
@@ -180,7 +198,7 @@ def language() -> None:
 
 
 CHECKS: tuple[Callable[[], None], ...] = (
-    the_device_tells, metrics, states, scans, fixes, padding_and_sites, language, forecasts, ablations, circuits,
+    the_device_tells, metrics, states, heads, scans, fixes, padding_and_sites, language, forecasts, ablations, circuits,
     without_float64,
 )  # fmt: skip
 

@@ -9,7 +9,7 @@ import pytest
 import torch.utils.backend_registration as registration
 
 HERE = Path(__file__).parent
-CHECKS = "the_device_tells metrics states scans fixes padding_and_sites language forecasts ablations circuits without_float64".split()
+CHECKS = "the_device_tells metrics states heads scans fixes padding_and_sites language forecasts ablations circuits without_float64".split()
 
 
 @pytest.mark.long

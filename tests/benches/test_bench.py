@@ -16,8 +16,9 @@ from depthscope.benches.grid import crossed, quick
 from depthscope.benches.growth import fitted, growths
 from depthscope.benches.record import Bench, Measured
 from depthscope.benches.run import bench
+from depthscope.benches.shares import shares
 from depthscope.errors import UsageError
-from depthscope.reports.benches import compared, why
+from depthscope.reports.benches import compared, made_of
 
 TINY = crossed(["encoder", "decoder"], [16], [6], [2], [2], [2])
 CPU = torch.device("cpu")
@@ -81,7 +82,9 @@ def test_every_cell_is_measured_and_explained(tiny: Bench) -> None:
             inside = parts.products + parts.memory + parts.decompositions + parts.calls
             assert inside + parts.outside == pytest.approx(one.extra(side))
             assert parts.operators > 0 and parts.bytes > 0 and parts.fixed > 0
-            assert str(one.cell) in why(one, side) and "%" in why(one, side)
+            found = shares([one], side)
+            assert found.products + found.memory + found.calls + found.outside == pytest.approx(1)
+            assert found.operators == pytest.approx(parts.operators / (2 * 2 * 6 * 16 / 1e6))  # depth, batch, n, d
 
 
 def test_a_record_is_written_read_and_shown_in_80_columns(tiny: Bench, tmp_path: Path) -> None:
@@ -115,17 +118,48 @@ def test_what_does_not_fit_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "free_memory", lambda device: None)
     found = bench([TINY[0], large], threads=1, repeats=1, memory=False, budget=20)
     assert [one.cell for one in found.not_measured] == [large] and "are left" in found.not_measured[0].why
-    assert found.not_measured[0].shallow is None  # two of its blocks take too long as well
 
 
-def test_cells_that_take_too_long_are_told_by_two_of_their_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_extra_time_is_made_of_is_told_by_size(tiny: Bench) -> None:
+    """Cells of one kind, width and length are one row, whose shares are of their seconds together."""
+    one = next(cell for cell in tiny.cells if "heads" in cell.parts)
+    more = replace(one, cell=replace(one.cell, batch=3), times={name: [9.0] for name in one.times} | {"heads": [99.0]})
+    grid = made_of(replace(tiny, cells=[one, more]))[1]
+    heads = [row[:4] for row in grid.cells if row[0] == "heads"]  # type: ignore[union-attr]
+    assert heads == [["heads", one.cell.kind, "16", "6"]]
+    both = shares([one, more], "heads")
+    assert both.calls == pytest.approx(2 * one.parts["heads"].calls / (one.extra("heads") + 90.0))
+    assert made_of(replace(tiny, cells=[replace(one, parts={})])) == []
+
+
+def test_cells_that_take_too_long_are_told_by_a_few_of_their_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     short, long = (Cell("encoder", 16, 6, 2, depth, 2) for depth in (12, 48))
-    monkeypatch.setattr(run._Run, "expected", lambda self, cell: 1e9 if cell.depth > 2 else 1e-9)
-    found = bench([short, long], threads=1, repeats=1, memory=False, budget=60)
-    assert [one.cell for one in found.not_measured] == [short, long] and not found.cells
-    first, second = (one.shallow for one in found.not_measured)
-    assert first is second and first is not None and first.cell == replace(short, depth=2)
-    assert f"2 of its blocks: states {first.ratio('states'):.2f}" in str(found).replace("\n", " ")
+    for most in (2, 1):
+        monkeypatch.setattr(run._Run, "expected", lambda self, cell, most=most: 1e9 if cell.depth > most else 1e-9)
+        found = bench([short, long], threads=1, repeats=1, memory=False, budget=60)
+        assert not found.not_measured and [one.cell for one in found.cells] == [short, long]
+        assert [one.ran for one in found.cells] == [most, most] and found.at(long).times == found.at(short).times  # type: ignore[union-attr]
+        rows = [line.split() for line in str(found).splitlines() if line.startswith("encoder")]
+        assert rows[1][6:9] == [str(most), "of", "48"]
+
+
+def test_time_is_kept_for_one_block_of_all_cells_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = crossed(["encoder"], [16], [6, 7, 8], [1], [12], [2])
+    monkeypatch.setattr(run._Run, "expected", lambda self, cell: {12: 40.0, 2: 35.0, 1: 10.0}[cell.depth])
+    found = bench(cells, threads=1, repeats=1, memory=False, budget=70)  # 7 of them are for peaks
+    assert [one.ran for one in found.cells] == [None, None, None]  # 40 and 20, 40 and 10, 40: the clock hardly moves
+    found = bench(cells, threads=1, repeats=1, memory=False, budget=64)
+    assert [one.ran for one in found.cells] == [2, None, None]  # 55 of the 57.6 that are left with the two to come
+
+
+def test_a_fit_takes_what_ran_once(tiny: Bench) -> None:
+    one = tiny.cells[0]
+    cells = [
+        replace(one, cell=replace(one.cell, depth=depth, tokens=n), times={"plain": [1.0], "states": [1.0 + n], "heads": [1.0 + n]}, ran=ran)
+        for n in (4, 8, 16) for depth, ran in ((2, None), (12, 2), (48, 2))
+    ]  # fmt: skip
+    fits = growths(cells)
+    assert [fit.cells for fit in fits] == [3, 3] and fits[0].exponents == pytest.approx({"n": 1.0})
 
 
 def test_memory_is_measured_from_the_least_to_the_most(tiny: Bench) -> None:
@@ -139,6 +173,9 @@ def test_long_rounds_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(measure.measured(TINY[0], **how).times["plain"]) == 4  # type: ignore[arg-type]
     monkeypatch.setattr(measure, "LONG", 0.0)
     assert len(measure.measured(TINY[0], **how).times["plain"]) == 2  # type: ignore[arg-type]
+    monkeypatch.setattr(measure, "ONCE", 0.0)
+    once = measure.measured(TINY[0], **how, fixed={"states": 0.0, "heads": 0.0})  # type: ignore[arg-type]
+    assert [len(times) for times in once.times.values()] == [1, 1, 1] and once.parts["heads"].operators > 0
 
 
 def test_memory_that_runs_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,11 +11,12 @@ SIZES = {"n": "tokens", "d": "width", "batch": "batch", "depth": "depth", "heads
 
 
 def growths(cells: Sequence[Measured]) -> list[Growth]:
-    """One fit for each kind of model and each kind of scan, where there are cells enough."""
+    """One fit for each kind of model and each kind of scan, where there are cells enough; each as it was run, once."""
     fits: list[Growth] = []
+    cells = list({one.as_run: one for one in cells}.values())
     for kind in dict.fromkeys(one.cell.kind for one in cells):
         for side in SIDES:
-            points = [(one.cell, one.extra(side)) for one in cells if one.cell.kind == kind]
+            points = [(one.as_run, one.extra(side)) for one in cells if one.cell.kind == kind]
             found = fitted(kind, side, points)
             fits += [found] if found else []
     return fits

@@ -1,7 +1,6 @@
 """One cell measured: a round in which operators are counted, then the plain pass and both scans take turns."""
 
 import re
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -18,7 +17,8 @@ from depthscope.scans.record import Scan
 from depthscope.scans.scan import scan
 
 Clock = Callable[[], float]
-LONG = 6.0  # seconds of a round by the wall: noise is a small part of it
+LONG = 6.0  # seconds of a round: noise is a small part of it
+ONCE = 15.0  # seconds of a round: that operators are counted is a small part of it too
 LEFT_OUT = re.compile(r"[^;]*\bfrom \d+ of \d+ sequences")  # as a scan notes it
 
 
@@ -39,26 +39,29 @@ def sides_of(model: nn.Module, inputs: Any) -> dict[str, Callable[[], Any]]:
 def measured(
     cell: Cell, *, now: Clock, device: torch.device, repeats: int, fixed: dict[str, float] | None = None
 ) -> Measured:
-    """Times of `repeats` rounds, and of two where a round takes longer than LONG.
+    """Times of `repeats` rounds, of two where a round takes longer than LONG, and of one where it takes ONCE.
 
     fixed: extra seconds per block of the smallest cell, for the scans above the aim. The round that counts operators
-    comes first: it warms up what the others find warm.
+    comes first: it warms up what the others find warm. Where it takes ONCE, it is the only one.
     """
     model, inputs = subject(cell, device)
     sides = sides_of(model, inputs)
-    start = time.perf_counter()
     counted = {side: Counting(now) for side in sides}
     left_out = ""
+    times: dict[str, list[float]] = {side: [] for side in sides}
     for side, run in sides.items():
+        start = now()
         with counted[side]:
             given = run()
+        times[side].append(now() - start)
         left_out = left_out_of(given) if side == HEADS else left_out
         del given
-    rounds = repeats if time.perf_counter() - start < LONG else min(repeats, 2)
-    times: dict[str, list[float]] = {side: [] for side in sides}
-    for _ in range(rounds):
-        for side, run in sides.items():
-            times[side].append(seconds(now, run))
+    took = sum(map(sum, times.values()))
+    if took < ONCE:
+        times = {side: [] for side in sides}
+        for _ in range(repeats if took < LONG else min(repeats, 2)):
+            for side, run in sides.items():
+                times[side].append(seconds(now, run))
     found = Measured(cell, times, left_out=left_out)
     above = [side for side in SIDES if found.above(side)] if fixed is not None else []
     return replace(found, parts={side: _parts(found, side, counted, (fixed or {})[side]) for side in above})

@@ -1,6 +1,6 @@
 """The Bench record: times of scans and of plain passes, cell by cell, with their spread, memory and growth."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from depthscope.benches.cell import Cell
@@ -34,12 +34,21 @@ class Parts:
 
 @dataclass(frozen=True)
 class Measured:
-    """One cell: seconds of every round, for the plain pass and both scans, which took turns."""
+    """One cell: seconds of every round, for the plain pass and both scans, which took turns.
+
+    ran: how many of its blocks ran, where there was no time for all: every block costs what the others do.
+    """
 
     cell: Cell
     times: dict[str, list[float]]
     parts: dict[str, Parts] = field(default_factory=dict)  # of the scans above the aim
     left_out: str = ""  # sequences that the scan did not read, in its own words
+    ran: int | None = since(3, default=None)
+
+    @property
+    def as_run(self) -> Cell:
+        """The cell with the blocks that ran."""
+        return self.cell if self.ran is None else replace(self.cell, depth=self.ran)
 
     def fastest(self, side: str = PLAIN) -> float:
         return min(self.times[side])
@@ -69,11 +78,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class NotMeasured:
-    """A cell that was asked for and not measured. shallow: the same with fewer blocks, which was."""
+    """A cell that was asked for and not measured."""
 
     cell: Cell
     why: str
-    shallow: Measured | None = since(2, default=None)
 
 
 @dataclass(frozen=True)
@@ -112,7 +120,7 @@ class Bench(Record):
     """What scans cost over plain forward passes, on one machine."""
 
     FORMAT = "depthscope.bench"
-    VERSION = 2
+    VERSION = 3
 
     depthscope: str  # version
     torch: str

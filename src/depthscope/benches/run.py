@@ -1,5 +1,6 @@
 """bench(): all cells of a grid, the cheapest first, within a budget; nothing is dropped without a word."""
 
+import math
 import platform
 import time
 from collections.abc import Callable, Sequence
@@ -21,9 +22,9 @@ from depthscope.errors import UsageError, first_line
 
 START = 6.0  # seconds for torch to be imported in a process of its own, roughly
 ROOM = 0.8  # of the memory that is free
-SHALLOW = 2  # blocks in the place of many where time would not suffice: every block costs what the others do
-KEPT = 0.3  # of the budget, for them
-OFF = 20.0  # a forecast of time that is off by more than this is no guide to the next one
+FEW = (2, 1)  # blocks in the place of many where time would not suffice: every block costs what the others do
+KEPT = 0.1  # of the budget, for peak memory
+FADES = 0.7  # what each cell leaves of the weight of those before it, in the forecast of the time of the next
 
 
 def bench(
@@ -39,8 +40,8 @@ def bench(
 ) -> Bench:
     """Scan over plain forward in every cell. budget: seconds; memory: measure peaks too; on_cell: told what is next.
 
-    Where time or memory would not suffice, a cell is listed as not measured, with the reason; beside it stands what two
-    of its blocks cost, if there is time for that.
+    Where the time that is left would not suffice for all cells to come, two blocks of a cell run, or one. Where that is
+    too long too, or memory would not suffice, the cell is listed as not measured, with the reason.
     """
     if not cells:
         raise UsageError("bench: there must be a cell to measure; got none. Name sizes, or --grid quick.")
@@ -49,13 +50,10 @@ def bench(
             raise UsageError(f"bench: {name} must be 1 or more; got {value}. Give a larger --{name}.")
     place = device_called(device)
     now = clock_called(clock, place)
-    end = None if budget is None else time.perf_counter() + budget
     with threads_of_torch(threads):
-        run = _Run(place, now, repeats, end, 0.0 if budget is None else KEPT * budget, on_cell)
+        run = _Run(place, now, repeats, budget, on_cell)
         run.all(ordered(cells))
-        run.kept = 0.0
         peaks, notes = _peaks(run, memory)
-        run.few_blocks()
         return Bench(
             depthscope=_version(),
             torch=torch.__version__,
@@ -81,56 +79,55 @@ class _Run:
         place: torch.device,
         now: Clock,
         repeats: int,
-        end: float | None,
-        kept: float,
+        budget: float | None,
         on_cell: Callable[[str], None],
     ) -> None:
         self.place, self.now, self.repeats, self.on_cell = place, now, repeats, on_cell
-        self.end, self.kept = end, kept  # kept: seconds that only cells of few blocks may use
+        self.budget, self.end = budget or math.inf, time.perf_counter() + (budget or math.inf)
         self.found: list[Measured] = []
         self.missed: list[NotMeasured] = []
         self.smallest: dict[str, Measured] = {}  # by kind
-        self.fixed: dict[str, float] = {}  # seconds of a round of the smallest cell, by kind
+        self.fixed: dict[str, float] = {}  # seconds of a round for each block of the smallest cell, by kind
         self.rate = operations_per_second(place)
-        self.off = 1.0  # how much longer the cell before took than was foreseen
+        self.took = self.foreseen = 0.0  # seconds of the last cells, and what their sizes made expect
+        self.known: dict[Cell, Measured] = {}  # cells that differ in depth alone share the few blocks that ran
 
     def all(self, cells: Sequence[Cell]) -> None:
+        for kind in dict.fromkeys(cell.kind for cell in cells):
+            self._start(kind)
         for number, cell in enumerate(cells, 1):
-            self._start(cell.kind)
-            why = self._too_dear(cell)
+            chosen, why = self._chosen(cell, cells[number:])
             if why:
                 self.missed.append(NotMeasured(cell, why))
                 continue
-            self.on_cell(f"{number} of {len(cells)}: {cell}")
-            self._measure(cell)
+            if chosen not in self.known:
+                self.on_cell(f"{number} of {len(cells)}: {chosen}")
+                found, why = self._tried(chosen)
+                if found is None:
+                    self.missed.append(NotMeasured(cell, why))
+                    continue
+                self.known[chosen] = found
+            few = None if chosen == cell else chosen.depth
+            self.found.append(replace(self.known[chosen], cell=cell, ran=few))
 
-    def few_blocks(self) -> None:
-        """What the first blocks cost of cells that were not measured; cells that differ in depth alone share it."""
-        known: dict[Cell, Measured | None] = {}
-        for i, one in enumerate(self.missed):
-            few = replace(one.cell, depth=min(SHALLOW, one.cell.depth))
-            if few not in known and not self._too_dear(few):
-                self.on_cell(f"{SHALLOW} blocks of {one.cell}")
-                known[few] = self._tried(few)[0]
-            self.missed[i] = replace(one, shallow=known.get(few))
+    def _chosen(self, cell: Cell, later: Sequence[Cell]) -> tuple[Cell, str]:
+        """The cell, or as many blocks of it as leave time for one block of all later ones; or why none can run."""
+        least = {replace(one, depth=min(FEW)) for one in later} - set(self.known)
+        reserved = KEPT * self.budget + sum(map(self.expected, least))
+        for depth in (cell.depth, *(few for few in FEW if few < cell.depth)):
+            chosen = replace(cell, depth=depth)
+            if chosen in self.known or not self._too_large(chosen) + self.too_long(self.expected(chosen) + reserved):
+                return chosen, ""
+        return chosen, self._too_large(chosen) or self.too_long(self.expected(chosen))
 
     def _start(self, kind: str) -> None:
-        """The smallest cell of a kind, once."""
-        if kind not in self.smallest:
-            start = time.perf_counter()
-            self.smallest[kind] = measured(smallest(kind), **self._how())
-            self.fixed[kind] = (time.perf_counter() - start) / self.rounds
+        """The smallest cell of a kind."""
+        least = self.smallest[kind] = measured(smallest(kind), **self._how())
+        self.fixed[kind] = sum(map(least.fastest, least.times)) / least.cell.depth
 
     @property
     def rounds(self) -> int:
         return self.repeats + 1  # one to count
-
-    def _measure(self, cell: Cell) -> None:
-        found, why = self._tried(cell)
-        if found is None:
-            self.missed.append(NotMeasured(cell, why))
-        else:
-            self.found.append(found)
 
     def _tried(self, cell: Cell) -> tuple[Measured | None, str]:
         """What a cell costs, or why that is not known."""
@@ -139,8 +136,8 @@ class _Run:
             found = measured(cell, **self._how(), fixed=self._fixed(cell.kind))
         except (torch.OutOfMemoryError, MemoryError) as error:
             return None, f"memory ran out: {first_line(error)}"
-        took = time.perf_counter() - start
-        self.off = min(OFF, max(1 / OFF, self.off * took / self.expected(cell)))
+        self.took = FADES * self.took + time.perf_counter() - start
+        self.foreseen = FADES * self.foreseen + self._by_size(cell)
         return found, ""
 
     def _how(self) -> dict[str, Any]:
@@ -152,22 +149,23 @@ class _Run:
         return {side: max(0.0, least.extra(side)) / least.cell.depth for side in SIDES}
 
     def expected(self, cell: Cell) -> float:
-        """Seconds that a cell will take: its blocks at their least, its work at the rate of products, and what the
-        cell before took longer."""
-        fixed = self.fixed[cell.kind] * cell.depth / self.smallest[cell.kind].cell.depth
-        return self.off * self.rounds * (fixed + cell.work / self.rate)
+        """Seconds that a cell will take: by its size, and by how much longer those before it took."""
+        return self._by_size(cell) * (self.took / self.foreseen if self.foreseen else 1.0)
 
-    def _too_dear(self, cell: Cell) -> str:
-        """Why a cell cannot be measured: memory, or the time that is left."""
+    def _by_size(self, cell: Cell) -> float:
+        """Its blocks at their least, and its work at the rate of products."""
+        return self.rounds * (self.fixed[cell.kind] * cell.depth + cell.work / self.rate)
+
+    def _too_large(self, cell: Cell) -> str:
         free = free_memory(self.place)
         if free is not None and cell.memory > ROOM * free:
             return f"it may take {cell.memory / 2**30:.1f} GiB; {free / 2**30:.1f} are free"
-        return self.too_long(self.expected(cell))
+        return ""
 
     def too_long(self, expected: float) -> str:
-        if self.end is None:
+        if math.isinf(self.end):
             return ""
-        left = self.end - self.kept - time.perf_counter()
+        left = self.end - time.perf_counter()
         return f"it would take about {expected:.0f} s; {max(0.0, left):.0f} are left" if expected > left else ""
 
 
@@ -182,10 +180,10 @@ def _peaks(run: _Run, wanted: bool) -> tuple[list[Peak], list[str]]:
         expected = 3 * START + sum(2 * one.fastest(side) for side in one.times)
         why = run.too_long(expected)
         if why:
-            notes.append(f"peak memory was not measured ({one.cell}): {why}")
+            notes.append(f"peak memory was not measured ({one.as_run}): {why}")
             continue
-        run.on_cell(f"peak memory: {one.cell}")
-        peaks.append(peaks_of(one.cell, run.place, torch.get_num_threads()))
+        run.on_cell(f"peak memory: {one.as_run}")
+        peaks.append(peaks_of(one.as_run, run.place, torch.get_num_threads()))
     return peaks, notes
 
 
@@ -193,7 +191,7 @@ def _small_to_large(found: Sequence[Measured]) -> list[Measured]:
     """Of each kind the cell that takes the least memory, one in the middle, and the one that takes the most."""
     chosen = []
     for kind in dict.fromkeys(one.cell.kind for one in found):
-        by_memory = sorted((one for one in found if one.cell.kind == kind), key=lambda one: one.cell.memory)
+        by_memory = sorted((one for one in found if one.cell.kind == kind), key=lambda one: one.as_run.memory)
         chosen += [by_memory[i] for i in sorted({0, len(by_memory) // 2, len(by_memory) - 1})]
     return chosen
 

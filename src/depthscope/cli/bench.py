@@ -34,7 +34,8 @@ def command(
         str, typer.Option(help="wall, or cpu: processor time, for a busy machine (use --threads 1).")
     ] = "wall",
     budget: Annotated[
-        float | None, typer.Option(help="Time limit in seconds; sizes that do not fit are listed as not measured.")
+        float | None,
+        typer.Option(help="Time limit in seconds: of large sizes a few blocks run then."),
     ] = None,
     memory: Annotated[bool, typer.Option(help="Also measure peak memory, in separate processes.")] = True,
     before: Annotated[

@@ -1,6 +1,7 @@
 """A bench: the ratio of every cell with its spread, why it is above the aim, how the cost grows, what is missing."""
 
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 from depthscope.benches.record import (
@@ -12,9 +13,8 @@ from depthscope.benches.record import (
     STATES,
     Bench,
     Measured,
-    NotMeasured,
-    Parts,
 )
+from depthscope.benches.shares import Shares, shares
 from depthscope.reports.sheet import Grid, Line, Part, Sheet, notes
 
 SIZE = (10, 4.5)
@@ -25,16 +25,25 @@ ABOUT = (
     f"states: attention=False, aim {AIMS[STATES]:.2f}; heads: with attention statistics, aim {AIMS[HEADS]:.2f}; "
     "* is above the aim."
 )
+FEW = (
+    "2 of 48: two of 48 blocks ran, and the forward pass is theirs. In cells as large a ratio hardly depends on depth."
+)
 WHY = (
-    "Measured in one run of each side, operator by operator. products: matrix products; memory: operators that read "
-    "and write tensors; calls: operators on less than 64 KiB, whose time is the call; outside: Python and hooks. "
-    "fixed: what as many blocks add in the smallest cell."
+    "Percent of the extra time of the cells above the aim, from one run of each side, operator by operator. products: "
+    "of matrices, and decompositions; memory: operators that read and write tensors; calls: operators on less than "
+    "64 KiB, whose time is the call; outside: Python and hooks. fixed: what as many blocks add in the smallest cell. "
+    "GFLOP, GB, ops (operators): what a scan does beyond a pass, for each block and a million numbers of its state."
 )
 
 
 def sheets(bench: Bench) -> list[Sheet]:
-    body: list[Part] = [Line(head(bench)), Line(ABOUT), ratios(bench.cells), *_rest(bench)]
-    for title, part in (("How the extra time grows", _growth(bench)), ("What the extra time is made of", above(bench))):
+    body: list[Part] = [Line(head(bench)), *map(Line, within(bench)), Line(ABOUT)]
+    body += [Line(FEW)] if any(one.ran is not None for one in bench.cells) else []
+    body += [ratios(bench.cells), *_rest(bench)]
+    for title, part in (
+        ("How the extra time grows", _growth(bench)),
+        ("What the extra time is made of", made_of(bench)),
+    ):
         body += [Line(""), Line(title, "bold"), *part] if part else []
     return [Sheet("What a scan costs", body, None)]
 
@@ -49,14 +58,28 @@ def head(bench: Bench) -> str:
     )
 
 
+def within(bench: Bench) -> list[str]:
+    """A sentence for each kind of scan: how many cells meet the aim, and the median ratio of each width."""
+    said = []
+    for side in SIDES if bench.cells else ():
+        widths = sorted({one.cell.width for one in bench.cells})
+        usual = [median(one.ratio(side) for one in bench.cells if one.cell.width == width) for width in widths]
+        met = sum(not one.above(side) for one in bench.cells)
+        told = ", ".join(f"{value:.2f} at d {width}" for width, value in zip(widths, usual, strict=True))
+        said.append(f"{SAID[side].capitalize()}: {met} of {len(bench.cells)} cells meet the aim; medians {told}.")
+    return said
+
+
 def ratios(cells: Sequence[Measured]) -> Grid:
-    names = ["kind", "d", "h", "B x n", "depth", "forward", "states", "spread", "heads", "spread"]
-    return Grid(names, [_row(one) for one in cells], gap=1, left=1)
+    names = ["kind", "d", "h", "B x n", "blocks", "forward", "states", "spread", "heads", "spread"]
+    by_size = sorted(cells, key=lambda one: one.cell)
+    return Grid(names, [_row(one) for one in by_size], gap=1, left=1)
 
 
 def _row(one: Measured) -> list[Any]:
     cell = one.cell
-    sizes = [cell.kind, str(cell.width), str(cell.heads), f"{cell.batch} x {cell.tokens}", str(cell.depth)]
+    blocks = str(cell.depth) if one.ran is None else f"{one.ran} of {cell.depth}"
+    sizes = [cell.kind, str(cell.width), str(cell.heads), f"{cell.batch} x {cell.tokens}", blocks]
     costs = [words for side in SIDES for words in (ratio(one, side), _spread(one, side))]
     return [*sizes, _time(one.fastest()), *costs]
 
@@ -97,47 +120,35 @@ def _rest(bench: Bench) -> list[Part]:
         body.append(Grid(["cell", "plain MiB", "states", "heads", "first scan MiB"], rows, gap=1, left=1))
     if bench.not_measured:
         body += [Line(""), Line(f"not measured: {len(bench.not_measured)} cells", "bold")]
-        rows = [[str(one.cell), f"{one.why}{_of_few(one)}"] for one in bench.not_measured]
+        rows = [[str(one.cell), one.why] for one in bench.not_measured]
         body.append(Grid(["cell", "why"], rows, left=2, fold=None))
     left_out = [f"{one.cell}: {one.left_out}; its ratio does not count" for one in bench.cells if one.left_out]
     return [*body, *notes([*bench.notes, *left_out])]
 
 
-def _of_few(one: NotMeasured) -> str:
-    """The ratios of a few blocks of a cell that was not measured."""
-    if one.shallow is None:
-        return ""
-    ratios = " and ".join(f"{side} {ratio(one.shallow, side).strip()}" for side in SIDES)
-    return f"; {one.shallow.cell.depth} of its blocks: {ratios}"
-
-
-def above(bench: Bench) -> list[Part]:
-    """A line for every cell above the aim: what the extra time is made of."""
-    lines = [Line(f"- {told}") for side in SIDES for one in bench.above(side) if (told := why(one, side))]
-    return [Line(WHY), *lines] if lines else []
-
-
-def why(one: Measured, side: str) -> str:
-    """What the extra time of a scan in one cell is made of; nothing where it was not counted."""
-    if side not in one.parts:
-        return ""
-    parts, extra = one.parts[side], one.extra(side)
-    return f"{one.cell}: {SAID[side]} {one.ratio(side):.2f}, {_time(extra)} more: {_made_of(parts, extra)}"
-
-
-def _made_of(parts: Parts, extra: float) -> str:
-    def share(seconds: float) -> str:
-        return f"{100 * seconds / extra:.0f} %"
-
-    told = [
-        (parts.products, f"products {share(parts.products)} ({parts.flops / 1e9:.1f} GFLOP)"),
-        (parts.memory, f"memory {share(parts.memory)} ({parts.bytes / 1e9:.2f} GB)"),
-        (parts.calls, f"calls {share(parts.calls)} ({parts.operators} operators)"),
-        (parts.decompositions, f"decompositions {share(parts.decompositions)}"),
-        (parts.outside, f"outside {share(parts.outside)}"),
+def made_of(bench: Bench) -> list[Part]:
+    """What the extra time of the cells above the aim is made of, a row for each kind, width and length."""
+    rows = [
+        [side, *map(str, size), *_shares(shares(cells, side))]
+        for side in SIDES
+        for size, cells in _alike(bench.above(side), side).items()
     ]
-    ranked = ", ".join(words for _, words in sorted(told, key=lambda pair: -pair[0]))
-    return f"{ranked}; fixed {share(parts.fixed)}"
+    names = ["scan", "kind", "d", "n", "products", "memory", "calls", "outside", "fixed", "GFLOP", "GB", "ops"]
+    return [Line(WHY), Grid(names, rows, gap=1, left=2)] if rows else []
+
+
+def _shares(of: Shares) -> list[str]:
+    percents = [f"{100 * part:.0f}" for part in (of.products, of.memory, of.calls, of.outside, of.fixed)]
+    return [*percents, f"{of.gflop:.2f}", f"{of.gb:.2f}", f"{of.operators:.0f}"]
+
+
+def _alike(cells: Sequence[Measured], side: str) -> dict[tuple[str, int, int], list[Measured]]:
+    """Cells of one kind, width and length that were counted, in the order of these sizes."""
+    found: dict[tuple[str, int, int], list[Measured]] = {}
+    for one in sorted(cells, key=lambda one: one.cell):
+        if side in one.parts:
+            found.setdefault((one.cell.kind, one.cell.width, one.cell.tokens), []).append(one)
+    return found
 
 
 def _growth(bench: Bench) -> list[Part]:

@@ -15,6 +15,7 @@ from depthscope.metrics.plain_mixing import plain_mixing
 from depthscope.metrics.scratch import Scratch
 from depthscope.metrics.spectrum import SMALL
 from depthscope.registry import MetricFacts
+from depthscope.scans.state_numbers import fetched
 from depthscope.traces.attention import AttentionSeen, first_sees_last
 
 TOGETHER = HELD // 8  # elements of P that wait
@@ -49,10 +50,33 @@ class Waiting(NamedTuple):
     numbers: AttentionNumbers
 
 
+class Found(NamedTuple):
+    """What was measured of several attentions together, on their device."""
+
+    numbers: list[AttentionNumbers]
+    names: list[str]
+    table: Tensor  # (names, sequences, h)
+    residuals: dict[str, Tensor]
+    causal: bool
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [self.table, *self.residuals.values()]
+
+    def fill(self, table: Tensor, *errors: Tensor) -> None:
+        """Give every attention its own, from the tensors as they have come to the CPU."""
+        rows, start = table.tolist(), 0
+        residuals = {name: error.tolist() for name, error in zip(self.residuals, errors, strict=True)}
+        for one in self.numbers:
+            own = slice(start, start := start + one.sequences)
+            one.values = {name: row[own] for name, row in zip(self.names, rows, strict=True)}
+            one.residuals, one.causal = residuals, self.causal or one.causal
+
+
 class AttentionReader:
     """Measures attentions: P is made once for all metrics and soon forgotten.
 
-    Small ones wait for others of their shape, or for finish().
+    Small ones wait for others of their shape, or for finish(). Numbers on an accelerator stay there until then.
     """
 
     def __init__(self, metrics: list[Any], mask: Tensor | None, sample: int | None = None) -> None:
@@ -60,6 +84,7 @@ class AttentionReader:
         self.channels: dict[tuple[int, torch.device], Tensor] = {}
         self.scratch = Scratch()
         self._waiting: defaultdict[Any, list[Waiting]] = defaultdict(list)
+        self._far: list[Found] = []  # on an accelerator
 
     def __call__(self, seen: AttentionSeen, X: Tensor | None) -> AttentionNumbers | None:
         if not self.metrics:
@@ -92,6 +117,10 @@ class AttentionReader:
         """Measure what is left: the pass has ended."""
         while self._waiting:
             self._together(*self._waiting.popitem())
+        near = iter(fetched([tensor for found in self._far for tensor in found.tensors]))
+        for found in self._far:
+            found.fill(*(next(near) for _ in found.tensors))
+        self._far.clear()
 
     def _pattern(self, seen: AttentionSeen, mask: Tensor | None) -> Pattern:
         return pattern_of(
@@ -132,14 +161,16 @@ class AttentionReader:
             triangular = triangular and part.is_triangular()
             leak = max(leak, part.leak)
         names = list(columns)
-        table = torch.stack([torch.cat(columns[name]) for name in names]).reshape(len(names), -1, batch[1]).tolist()
-        errors = {name: float(error) for name, error in residuals.items()}
-        for i, one in enumerate(numbers):
-            own = slice(i * one.sequences, (i + 1) * one.sequences)
-            one.values = {name: rows[own] for name, rows in zip(names, table, strict=True)}
-            one.residuals, one.leak, one.causal = errors, leak, triangular or one.causal
+        table = torch.stack([torch.cat(columns[name]) for name in names]).reshape(len(names), -1, batch[1])
+        for one in numbers:
+            one.leak = leak
             one.sampled = self.sample or 0 if "mu_2" in residuals else 0
             one.without_tokens = X is None and any("X" in f.facts.takes for f in wanted)
+        found = Found(numbers, names, table, residuals, triangular)
+        if table.device.type == "cpu":
+            found.fill(*found.tensors)
+        else:
+            self._far.append(found)
 
     def _told_by(self, kind: str) -> list[Any]:
         """The metrics that a kind of attention has: keys that are other tokens leave the spread of the rows alone."""

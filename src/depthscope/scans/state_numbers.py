@@ -1,7 +1,7 @@
 """The numbers of one state as plain floats, and how they leave the device on which they were measured."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -60,6 +60,14 @@ class Measured(NamedTuple):
     times: Tensor | None  # (sequences, n): norm over the median norm of massive tokens, 0 of others; there too
     valid: Tensor | None  # (sequences, n), where there is padding
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [part for part in self[3:] if part is not None]
+
+    def near(self, parts: Iterator[Tensor]) -> "Measured":
+        """The same with these in the place of its tensors."""
+        return self._replace(**{name: next(parts) for name in self._fields[3:] if getattr(self, name) is not None})
+
     def fill(self) -> None:
         """Give every state its own."""
         rows = dict(zip(self.names, self.rows.tolist(), strict=True))
@@ -75,16 +83,15 @@ class Measured(NamedTuple):
             numbers.massive = [(s - start, *seen) for s, *seen in massive if start <= s < stop]  # type: ignore[misc]
 
 
-def fetched(found: list[Measured]) -> Iterator[Measured]:
-    """The same on the CPU, fetched from each device in one go: an accelerator is waited for once."""
-    devices = {one.rows.device for one in found}
-    for device in devices:
-        here = [one for one in found if one.rows.device == device]
-        tensors = [part for one in here for part in one[3:] if part is not None]
-        flat = torch.cat([part.flatten().double() for part in tensors]).cpu()
-        parts = iter(flat.split([part.numel() for part in tensors]))
-        for one in here:
-            yield Measured(*one[:3], *(None if part is None else next(parts).view(part.shape) for part in one[3:]))  # type: ignore[arg-type]
+def fetched(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The same on the CPU in float64, fetched from each device in one go: an accelerator is waited for once."""
+    near: dict[int, Tensor] = {}
+    for device in dict.fromkeys(tensor.device for tensor in tensors):
+        here = [(i, tensor) for i, tensor in enumerate(tensors) if tensor.device == device]
+        flat = torch.cat([tensor.flatten().double() for _, tensor in here]).cpu()
+        parts = flat.split([tensor.numel() for _, tensor in here])
+        near |= {i: part.view(tensor.shape) for (i, tensor), part in zip(here, parts, strict=True)}
+    return [near[i] for i in range(len(tensors))]
 
 
 def float64(values: Any) -> Tensor:

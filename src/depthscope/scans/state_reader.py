@@ -79,8 +79,9 @@ class StateReader:
             self._empty(tray, whole=key[0])
         self._trays.clear()
         self._room = Room()
-        for found in fetched(self._far):
-            found.fill()
+        near = iter(fetched([tensor for found in self._far for tensor in found.tensors]))
+        for found in self._far:
+            found.near(near).fill()
         self._far.clear()
 
     def _empty(self, tray: Tray, whole: bool) -> None:

@@ -1,8 +1,8 @@
 """The story of a bench: what scans cost over plain passes, cell by cell, and why."""
 
 from depthscope.benches.record import AIMS, SIDES, Bench, Measured
-from depthscope.reports.benches import ABOUT, SAID, WHY, head, why
-from depthscope.reports.sheet import Grid
+from depthscope.reports.benches import ABOUT, FEW, SAID, head, made_of
+from depthscope.reports.sheet import Grid, Line
 from depthscope.reports.stories.by_sheets import table_of
 from depthscope.reports.story import Chart, Facts, Part, Story, Table, Tone, Trace, Value, Words, notes
 
@@ -28,7 +28,7 @@ def story(bench: Bench) -> Story:
         evidence=_tables(bench),
         how=[
             Facts({"measured": head(bench), "depthscope": bench.depthscope}),
-            Words(ABOUT, "small"),
+            Words(f"{ABOUT} {FEW}", "small"),
             *notes(bench.notes),
         ],
     )
@@ -47,14 +47,18 @@ def _ratios(bench: Bench) -> Chart:
 
 
 def _why(bench: Bench) -> list[Part]:
-    lines = [words for side in SIDES for one in bench.above(side) if (words := why(one, side))]
-    return [Words(WHY, "small"), *(Words(line) for line in lines)] if lines else []
+    return [
+        Words(part.text, "small") if isinstance(part, Line) else table_of(part, "What the extra time is made of")
+        for part in made_of(bench)
+        if isinstance(part, Line | Grid)
+    ]
 
 
 def _row(one: Measured) -> list[Value]:
     cell = one.cell
     costs = [number for side in SIDES for number in (one.ratio(side), *one.spread(side))]
-    return [cell.kind, cell.width, cell.heads, cell.batch, cell.tokens, cell.depth, one.fastest(), *costs]
+    sizes = [cell.kind, cell.width, cell.heads, cell.batch, cell.tokens, cell.depth, one.as_run.depth]
+    return [*sizes, one.fastest(), *costs]
 
 
 def _tables(bench: Bench) -> list[Part]:
@@ -65,6 +69,7 @@ def _tables(bench: Bench) -> list[Part]:
         "batch",
         "n",
         "depth",
+        "blocks that ran",
         "forward, s",
         *(f"{word} {s}" for s in SIDES for word in ("ratio", "lowest", "highest")),
     ]
