@@ -17,8 +17,8 @@ from depthscope.scans.record import Scan
 from depthscope.scans.scan import scan
 
 Clock = Callable[[], float]
-LONG = 6.0  # seconds of a round: noise is a small part of it
-ONCE = 15.0  # seconds of a round: that operators are counted is a small part of it too
+LONG = 2.0  # seconds of a round: noise is a small part of it
+ONCE = 6.0  # seconds of a round: that operators are counted is a small part of it too
 LEFT_OUT = re.compile(r"[^;]*\bfrom \d+ of \d+ sequences")  # as a scan notes it
 
 

@@ -2,7 +2,6 @@
 
 import math
 import platform
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -38,7 +37,7 @@ def bench(
     memory: bool = True,
     on_cell: Callable[[str], None] = lambda words: None,
 ) -> Bench:
-    """Scan over plain forward in every cell. budget: seconds; memory: measure peaks too; on_cell: told what is next.
+    """Scan over plain forward in every cell. budget: seconds by the clock; memory: measure peaks too; on_cell: is told.
 
     Where the time that is left would not suffice for all cells to come, two blocks of a cell run, or one. Where that is
     too long too, or memory would not suffice, the cell is listed as not measured, with the reason.
@@ -83,7 +82,7 @@ class _Run:
         on_cell: Callable[[str], None],
     ) -> None:
         self.place, self.now, self.repeats, self.on_cell = place, now, repeats, on_cell
-        self.budget, self.end = budget or math.inf, time.perf_counter() + (budget or math.inf)
+        self.budget, self.end = budget or math.inf, now() + (budget or math.inf)
         self.found: list[Measured] = []
         self.missed: list[NotMeasured] = []
         self.smallest: dict[str, Measured] = {}  # by kind
@@ -131,12 +130,12 @@ class _Run:
 
     def _tried(self, cell: Cell) -> tuple[Measured | None, str]:
         """What a cell costs, or why that is not known."""
-        start = time.perf_counter()
+        start = self.now()
         try:
             found = measured(cell, **self._how(), fixed=self._fixed(cell.kind))
         except (torch.OutOfMemoryError, MemoryError) as error:
             return None, f"memory ran out: {first_line(error)}"
-        self.took = FADES * self.took + time.perf_counter() - start
+        self.took = FADES * self.took + self.now() - start
         self.foreseen = FADES * self.foreseen + self._by_size(cell)
         return found, ""
 
@@ -165,7 +164,7 @@ class _Run:
     def too_long(self, expected: float) -> str:
         if math.isinf(self.end):
             return ""
-        left = self.end - time.perf_counter()
+        left = self.end - self.now()
         return f"it would take about {expected:.0f} s; {max(0.0, left):.0f} are left" if expected > left else ""
 
 

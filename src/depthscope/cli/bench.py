@@ -35,7 +35,7 @@ def command(
     ] = "wall",
     budget: Annotated[
         float | None,
-        typer.Option(help="Time limit in seconds: of large sizes a few blocks run then."),
+        typer.Option(help="Time limit in seconds by the clock: of large sizes a few blocks run then."),
     ] = None,
     memory: Annotated[bool, typer.Option(help="Also measure peak memory, in separate processes.")] = True,
     before: Annotated[
