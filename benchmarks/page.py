@@ -35,7 +35,7 @@ only adds. Timings are never tests. `make bench` runs everything and writes this
 which is written by hand; `python benchmarks/page.py --only NAME` renews one section. `depthscope
 bench` measures the same grid on your machine.
 """
-FULL = ("--grid", "full", "--budget", "1000", "--repeats", "2", "--clock", "cpu", "--threads", "1")
+FULL = ("--grid", "full", "--budget", "2400", "--repeats", "2", "--clock", "cpu", "--threads", "1")
 COST = (
     "The aim is a scan of at most 1.10 times a plain pass with state metrics, and 1.60 with attention statistics. "
     "Most cells miss it. A scan does some 400 small operations for each piece of half a million numbers and 20 for "

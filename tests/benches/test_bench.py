@@ -12,7 +12,7 @@ import depthscope as ds
 from depthscope.benches import measure, run
 from depthscope.benches.cell import Cell
 from depthscope.benches.clock import clock_called
-from depthscope.benches.grid import crossed, quick
+from depthscope.benches.grid import crossed, full, quick
 from depthscope.benches.growth import fitted, growths
 from depthscope.benches.record import Bench, Measured
 from depthscope.benches.run import bench
@@ -65,7 +65,7 @@ def test_ratios_are_of_the_fastest_and_the_spread_is_of_rounds() -> None:
 
 @pytest.fixture(scope="module")
 def tiny() -> Bench:
-    return bench(TINY, threads=1, repeats=2, memory=False)
+    return bench(TINY, threads=1, repeats=2, clock="cpu", memory=False)
 
 
 def test_every_cell_is_measured_and_explained(tiny: Bench) -> None:
@@ -146,10 +146,34 @@ def test_cells_that_take_too_long_are_told_by_a_few_of_their_blocks(monkeypatch:
 def test_time_is_kept_for_one_block_of_all_cells_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
     cells = crossed(["encoder"], [16], [6, 7, 8], [1], [12], [2])
     monkeypatch.setattr(run._Run, "expected", lambda self, cell: {12: 40.0, 2: 35.0, 1: 10.0}[cell.depth])
-    found = bench(cells, threads=1, repeats=1, memory=False, budget=70)  # 7 of them are for peaks
+    found = bench(cells, threads=1, repeats=1, clock="cpu", memory=False, budget=70)  # 7 of them are for peaks
     assert [one.ran for one in found.cells] == [None, None, None]  # 40 and 20, 40 and 10, 40: the clock hardly moves
-    found = bench(cells, threads=1, repeats=1, memory=False, budget=64)
+    found = bench(cells, threads=1, repeats=1, clock="cpu", memory=False, budget=64)
     assert [one.ran for one in found.cells] == [2, None, None]  # 55 of the 57.6 that are left with the two to come
+
+
+def test_the_full_grid_ends_within_forty_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock that is turned by hand: a processor of 90 GFLOPS, and 25 ns an entry of P. Every cell has a number."""
+    spent = [0.0]
+
+    def played(cell: Cell, *, repeats: int, **how: object) -> Measured:
+        plain = cell.forward_flops / 90e9 + 4e-4 * cell.depth
+        states = 1.1 * plain + 1.5e-3 * cell.depth + 5e-3
+        heads = states + cell.depth * (25e-9 * cell.batch * cell.heads * cell.tokens**2 + 3e-3)
+        one = plain + states + heads
+        spent[0] += one * (1 if one > measure.ONCE else repeats + 1)
+        return Measured(cell, {"plain": [plain], "states": [states], "heads": [heads]})
+
+    monkeypatch.setattr(run, "measured", played)
+    monkeypatch.setattr(run, "clock_called", lambda name, device: lambda: spent[0])
+    monkeypatch.setattr(run, "operations_per_second", lambda device: 90e9)
+    monkeypatch.setattr(run, "free_memory", lambda device: None)
+    found = bench(full(), threads=1, repeats=2, clock="cpu", budget=2400, memory=False)
+    assert len(found.cells) == 150 and not found.not_measured and 1200 < spent[0] < 2400
+    few = [one.cell for one in found.cells if one.ran is not None]
+    assert (
+        few and min(cell.forward_flops for cell in few) > 1e11
+    )  # a second of products: what a scan does once is little
 
 
 def test_a_fit_takes_what_ran_once(tiny: Bench) -> None:

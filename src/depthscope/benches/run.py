@@ -13,7 +13,7 @@ from depthscope.benches.clock import clock_called
 from depthscope.benches.grid import ordered, smallest
 from depthscope.benches.growth import growths
 from depthscope.benches.machine import free_memory, operations_per_second, processor, threads_of_torch
-from depthscope.benches.measure import Clock, measured
+from depthscope.benches.measure import ONCE, Clock, measured
 from depthscope.benches.peak import can_be_read, peaks_of
 from depthscope.benches.record import SIDES, Bench, Measured, NotMeasured, Peak
 from depthscope.benches.subject import device_called
@@ -124,10 +124,6 @@ class _Run:
         least = self.smallest[kind] = measured(smallest(kind), **self._how())
         self.fixed[kind] = sum(map(least.fastest, least.times)) / least.cell.depth
 
-    @property
-    def rounds(self) -> int:
-        return self.repeats + 1  # one to count
-
     def _tried(self, cell: Cell) -> tuple[Measured | None, str]:
         """What a cell costs, or why that is not known."""
         start = self.now()
@@ -153,7 +149,8 @@ class _Run:
 
     def _by_size(self, cell: Cell) -> float:
         """Its blocks at their least, and its work at the rate of products."""
-        return self.rounds * (self.fixed[cell.kind] * cell.depth + cell.work / self.rate)
+        one = self.fixed[cell.kind] * cell.depth + cell.work / self.rate
+        return one * (1 if one > ONCE else self.repeats + 1)  # one to count
 
     def _too_large(self, cell: Cell) -> str:
         free = free_memory(self.place)

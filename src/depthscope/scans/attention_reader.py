@@ -66,7 +66,7 @@ class Found(NamedTuple):
     def fill(self, table: Tensor, *errors: Tensor) -> None:
         """Give every attention its own, from the tensors as they have come to the CPU."""
         rows, start = table.tolist(), 0
-        residuals = {name: error.tolist() for name, error in zip(self.residuals, errors, strict=True)}
+        residuals: dict[str, float] = {n: error.tolist() for n, error in zip(self.residuals, errors, strict=True)}  # type: ignore[misc]
         for one in self.numbers:
             own = slice(start, start := start + one.sequences)
             one.values = {name: row[own] for name, row in zip(self.names, rows, strict=True)}

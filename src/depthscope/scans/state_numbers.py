@@ -66,7 +66,7 @@ class Measured(NamedTuple):
 
     def near(self, parts: Iterator[Tensor]) -> "Measured":
         """The same with these in the place of its tensors."""
-        return self._replace(**{name: next(parts) for name in self._fields[3:] if getattr(self, name) is not None})
+        return Measured(*self[:3], *(None if part is None else next(parts) for part in self[3:]))  # type: ignore[arg-type]
 
     def fill(self) -> None:
         """Give every state its own."""

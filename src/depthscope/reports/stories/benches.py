@@ -57,7 +57,7 @@ def _why(bench: Bench) -> list[Part]:
 def _row(one: Measured) -> list[Value]:
     cell = one.cell
     costs = [number for side in SIDES for number in (one.ratio(side), *one.spread(side))]
-    sizes = [cell.kind, cell.width, cell.heads, cell.batch, cell.tokens, cell.depth, one.as_run.depth]
+    sizes: list[Value] = [cell.kind, cell.width, cell.heads, cell.batch, cell.tokens, cell.depth, one.as_run.depth]
     return [*sizes, one.fastest(), *costs]
 
 
