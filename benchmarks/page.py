@@ -31,16 +31,16 @@ A scan runs the model once and measures while it runs. This page says how much l
 than the plain pass, at every size, and what the other verbs cost.
 
 Both sides of a ratio take turns in one process, and the fastest run of each counts, because noise
-only adds. Timings are never tests. `make bench` runs everything and writes this page, no number of
-which is written by hand; `python benchmarks/page.py --only NAME` renews one section. `depthscope
-bench` measures the same grid on your machine.
+only adds. Where the spread says *once*, each side ran once. Timings are never tests. `make bench`
+runs everything and writes this page; `python benchmarks/page.py --only NAME` renews one section.
+`depthscope bench` measures the same grid on your machine.
 """
 FULL = ("--grid", "full", "--budget", "2400", "--repeats", "2", "--clock", "cpu", "--threads", "1")
 COST = (
     "The aim is a scan of at most 1.10 times a plain pass with state metrics, and 1.60 with attention statistics. "
-    "Most cells miss it. A scan does some 400 small operations for each piece of half a million numbers and 20 for "
-    "each block, so that models of small width, whose blocks take a few milliseconds, pay most. Beside wide blocks "
-    "states are near the aim. Attention statistics need products with every n x n matrix P, which no exact method "
+    "A scan does as many small operations for a small block as for a large one, so that models of small width, whose "
+    "blocks take a few milliseconds, pay most. Attention statistics need products with every n x n matrix P, which no "
+    "exact method "
     "avoids, and a block of width 256 computes little else: [the floor](notebook/scans.md#what-the-rest-is-the-floor)."
 )
 

@@ -16,6 +16,8 @@ SHOWN = {  # words that the output must have, files that must be written
     "forecast_sweep": (("post-norm ", "inf blocks", "DeepNorm"), ("forecast_sweep.png",)),
     "custom_remedy": (("no remedy ", "PushApart(by=0.6", "DeEscalate(tau=0.3", ": diverse"), ()),
 }
+QUICK = "hand_written_model"  # the others take some six seconds each
+CASES = [pytest.param(name, marks=[pytest.mark.long] * (name != QUICK)) for name in SHOWN]
 ALLOWED = ("-W", "error", "-W", "ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # x-transformers' own
 
 
@@ -23,7 +25,7 @@ def test_every_example_is_tried() -> None:
     assert {file.stem for file in EXAMPLES.glob("*.py")} == {*SHOWN}
 
 
-@pytest.mark.parametrize("name", SHOWN)
+@pytest.mark.parametrize("name", CASES)
 def test_an_example_shows_what_it_promises(name: str, tmp_path: Path) -> None:
     words, files = SHOWN[name]
     done = subprocess.run(

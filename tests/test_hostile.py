@@ -259,12 +259,17 @@ def test_names_that_no_file_can_have_are_refused(name: str, tmp_path: Path) -> N
         example("monitor").save(tmp_path / name)
 
 
-DISKS = [OSError(errno.ENOSPC, "No space left on device"), FileNotFoundError(2, "No usable temporary directory found")]
+ROOM = "error: there must be room on the disk for it;"
+DISKS = [
+    (OSError(errno.ENOSPC, "No space left on device"), ROOM),
+    (FileNotFoundError(2, "No usable temporary directory found"), ROOM),
+    (OSError(errno.EROFS, "Read-only file system"), "error: the disk must be writable;"),
+]
 
 
-@over("error", DISKS)
+@over("error, words", DISKS)
 def test_no_room_on_the_disk_is_one_line(
-    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    error: Exception, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     def fails() -> None:
         raise error
@@ -273,7 +278,7 @@ def test_no_room_on_the_disk_is_one_line(
     monkeypatch.setattr(main.signal, "signal", lambda *_: None)
     with pytest.raises(SystemExit, match="2"):
         main.run()
-    assert "error: there must be room on the disk for it;" in " ".join(capsys.readouterr().err.split())
+    assert words in " ".join(capsys.readouterr().err.split())
 
 
 def test_other_errors_of_files_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

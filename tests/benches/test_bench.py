@@ -99,13 +99,17 @@ def test_a_record_is_written_read_and_shown_in_80_columns(tiny: Bench, tmp_path:
         times={"plain": [99.9], "states": [110.5], "heads": [199.9]},
     )
     table = str(replace(tiny, cells=[wide])).splitlines()
-    assert any("8 x 2048" in line and "1.11* 1.11-1.11 2.00* 2.00-2.00" in line for line in table)
+    assert any("8 x 2048" in line and "1.11* once 2.00* once" in " ".join(line.split()) for line in table)
+    few = str(replace(tiny, cells=[replace(wide, ran=2)]))
+    assert any("2 of 48" in line and "<1.11" in line and "<1.11*" not in line for line in few.splitlines())
+    assert "cells meet the aim" not in few and "upper bounds" in " ".join(few.split())  # nothing ran whole
 
 
 def test_before_and_after(tiny: Bench) -> None:
     slow = [replace(one, times=one.times | {"heads": [10 * t for t in one.times["heads"]]}) for one in tiny.cells]
     rows = compared(replace(tiny, cells=[slow[0]]), tiny).cells
     assert len(rows) == 1 and rows[0][0] == str(tiny.cells[0].cell)
+    assert compared(replace(tiny, cells=[replace(slow[0], ran=1)]), tiny).cells == []  # other work
     assert float(rows[0][3].rstrip("* ")) == pytest.approx(10 * float(rows[0][4].rstrip("* ")), rel=0.01)
 
 
@@ -127,6 +131,8 @@ def test_what_extra_time_is_made_of_is_told_by_size(tiny: Bench) -> None:
     grid = made_of(replace(tiny, cells=[one, more]))[1]
     heads = [row[:4] for row in grid.cells if row[0] == "heads"]  # type: ignore[union-attr]
     assert heads == [["heads", one.cell.kind, "16", "6"]]
+    twice = [one, more, replace(more, cell=replace(more.cell, depth=48), ran=more.cell.depth)]  # ran once
+    assert made_of(replace(tiny, cells=twice))[1].cells == grid.cells  # type: ignore[union-attr]
     both = shares([one, more], "heads")
     assert both.calls == pytest.approx(2 * one.parts["heads"].calls / (one.extra("heads") + 90.0))
     assert made_of(replace(tiny, cells=[replace(one, parts={})])) == []
@@ -224,7 +230,7 @@ def test_sequences_that_a_scan_leaves_out_are_told() -> None:
 def test_refusals() -> None:
     with pytest.raises(UsageError, match="bench: there must be a cell to measure; got none"):
         bench([])
-    for name, value in (("repeats", 0), ("threads", 0), ("budget", -5)):
+    for name, value in (("repeats", 0), ("threads", 0), ("budget", -5), ("budget", math.nan)):
         with pytest.raises(UsageError, match=f"bench: {name} must be 1 or more; got {value}"):
             bench(TINY, **{name: value})
     with pytest.raises(UsageError, match="--clock must be wall or cpu; got 'sun'"):

@@ -31,6 +31,10 @@ def test_a_verdict_says_what_is_gained_and_what_is_not_sure() -> None:
     dear = replace(found, removal=Removal((2,), 1.0, 1.5, 1.0, 0.75))
     assert "Removing block 2 costs 0.5 nats" in dear.verdict and "saves 25%" in dear.verdict
     assert "Removing block 2 gains 0.5 nats" in replace(found, removal=Removal((2,), 1.5, 1.0, 1.0, 0.75)).verdict
+    broken = replace(found, removal=Removal((2,), 1.0, torch.nan, 1.0, 0.75))
+    assert "gains" not in broken.verdict and "costs nan" in broken.verdict
+    unknown = replace(found.prices, skip=torch.tensor([torch.nan, 3.0, 2.0, 4.0]))
+    assert "block 3 is the cheapest" in replace(found, prices=unknown).verdict
     for error, is_said in ((0.2, True), (0.001, False)):
         prices = replace(found.prices, error=torch.tensor([torch.nan, error, error, error]))
         assert ("tell prices to ± 0.2" in replace(found, prices=prices).verdict) == is_said

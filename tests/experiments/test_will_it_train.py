@@ -10,13 +10,14 @@ import depthscope as ds
 from depthscope.errors import UsageError
 from depthscope.experiments.beyond.will_it_train import rung
 from depthscope.experiments.drawn_designs import TASKS, drawn_designs
-from depthscope.experiments.kept_outcomes import Outcomes, Repair, kept, largest, on_the_ladder, write
+from depthscope.experiments.kept_outcomes import Outcomes, Repair, kept, largest, on_the_ladder, wanted_rate, write
 from depthscope.experiments.odds_of_training import auc, auc_interval, logistic, share_interval, told, within
 from depthscope.experiments.outcomes import Outcome, constant_loss, next_rate, outcome_here, outcomes
+from depthscope.experiments.repaired import advised
 from depthscope.forecasts.rate_limit import RateLimit
 from depthscope.training.tasks import task
 
-DRAWN = drawn_designs(240, 24, (6, 128), (32, 32, 48))
+DRAWN = drawn_designs(300, 24, (6, 128), (32, 32, 48))
 
 
 def outcome(rate: float, trains: bool, number: int = 0) -> Outcome:
@@ -26,7 +27,8 @@ def outcome(rate: float, trains: bool, number: int = 0) -> Outcome:
 def test_the_second_half_is_held_out_and_the_first_does_not_depend_on_it() -> None:
     for name in TASKS:
         own = [design for design in DRAWN if design.task == name]
-        assert [design.held_out for design in own] == [False] * 40 + [True] * 40
+        assert [design.held_out for design in own] == [False] * 40 + [True] * 60
+        assert [design.judges_advice for design in own] == [False] * 80 + [True] * 20
     assert drawn_designs(30, 24, (6, 128), (32, 32, 48)) == DRAWN[:30]
     assert drawn_designs(30, 25, (6, 128), (32, 32, 48)) != DRAWN[:30]
     depths = [design.choices["depth"] for design in DRAWN]
@@ -134,3 +136,15 @@ def test_the_table_of_the_package_has_the_largest_rate_of_every_design() -> None
     found = kept()
     assert sorted(found.ladder) == [design.number for design in DRAWN]
     assert all(next_rate({one.rate: one.trains for one in ones}) is None for ones in found.ladder.values())
+
+
+def test_advice_that_was_trained_is_the_advice_of_today() -> None:
+    """Of the two shallowest designs that judge advice."""
+    found = kept()
+    judged = [design for design in DRAWN if design.judges_advice and design.number in found.repairs]
+    assert len(judged) == 17
+    for design in sorted(judged, key=lambda one: one.choices["depth"])[:2]:
+        wanted = wanted_rate(design, found.ladder[design.number])
+        assert wanted is not None
+        (tried,) = [one.settings for one in found.repairs[design.number] if one.arm == "advice"]
+        assert advised(design, wanted) == tried

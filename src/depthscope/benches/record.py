@@ -36,7 +36,8 @@ class Parts:
 class Measured:
     """One cell: seconds of every round, for the plain pass and both scans, which took turns.
 
-    ran: how many of its blocks ran, where there was no time for all: every block costs what the others do.
+    ran: how many of its blocks ran, where there was no time or memory for all. A scan measures one state more than
+    there are blocks, and some things once: with few blocks its ratio of states is too large for the whole.
     """
 
     cell: Cell

@@ -21,7 +21,7 @@ from depthscope.errors import UsageError, first_line
 
 START = 6.0  # seconds for torch to be imported in a process of its own, roughly
 ROOM = 0.8  # of the memory that is free
-FEW = (2, 1)  # blocks in the place of many where time would not suffice: every block costs what the others do
+FEW = (2, 1)  # blocks in the place of many where time or memory would not suffice
 KEPT = 0.1  # of the budget, for peak memory
 FADES = 0.7  # what each cell leaves of the weight of those before it, in the forecast of the time of the next
 
@@ -39,13 +39,13 @@ def bench(
 ) -> Bench:
     """Scan over plain forward in every cell. budget: seconds by the clock; memory: measure peaks too; on_cell: is told.
 
-    Where the time that is left would not suffice for all cells to come, two blocks of a cell run, or one. Where that is
-    too long too, or memory would not suffice, the cell is listed as not measured, with the reason.
+    Where the time that is left would not suffice for all cells to come, or memory, two blocks of a cell run, or one.
+    Where that is too much too, the cell is listed as not measured, with the reason.
     """
     if not cells:
         raise UsageError("bench: there must be a cell to measure; got none. Name sizes, or --grid quick.")
     for name, value in (("repeats", repeats), ("threads", threads), ("budget", budget)):
-        if value is not None and value < 1:
+        if value is not None and not value >= 1:  # NaN is neither
             raise UsageError(f"bench: {name} must be 1 or more; got {value}. Give a larger --{name}.")
     place = device_called(device)
     now = clock_called(clock, place)

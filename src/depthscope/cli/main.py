@@ -43,7 +43,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}  # of a disk, or of what this user may use of it
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # of a disk, or of what this user may use of it
 for panel, modules in COMMANDS.items():
     for module in modules:
         app.command(module.__name__.rpartition(".")[2], rich_help_panel=panel)(grouped(module.command))
@@ -82,6 +82,8 @@ def run() -> None:
             f"there must be memory for it; {first_line(error)}. Try a smaller --depth, --width, --tokens or --batch."
         )
     except OSError as error:
+        if error.errno == errno.EROFS:
+            _refuse(f"the disk must be writable; {first_line(error)}. Name a folder on another disk.")
         if error.errno not in NO_ROOM and "temporary directory" not in str(error):  # as tempfile says of a full disk
             raise
         words = f"there must be room on the disk for it; {first_line(error)}. Make room, or set TMPDIR to where it is."

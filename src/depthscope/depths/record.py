@@ -173,7 +173,7 @@ class EffectiveDepth(Record):
         assert self.prices is not None
         unit = self._unit()
         if not self.idle:
-            cheapest = int(self.prices.skip.argmin())
+            cheapest = int(self.prices.skip.nan_to_num(math.inf).argmin())
             said = f"Every block raises the loss by {self.tolerance:g} {unit} or more when it alone is skipped"
             price, error = (float(values[cheapest]) for values in (self.prices.skip, self.prices.error))
             sure = "" if math.isnan(error) else f" ± {error:.2g}"
@@ -186,7 +186,7 @@ class EffectiveDepth(Record):
 
     def _removal_words(self, removal: Removal) -> str:
         cost = removal.loss_without - removal.loss
-        does = f"costs {cost:.2g}" if cost >= 0 else f"gains {-cost:.2g}"
+        does = f"gains {-cost:.2g}" if cost < 0 else f"costs {cost:.2g}"  # NaN is no gain
         said = f"Removing {numbered(removal.blocks)} {does} {self._unit()} on held-out inputs"
         if self.prices is not None and self.prices.in_nats:
             said += f" (perplexity {_perplexity(removal.loss)} -> {_perplexity(removal.loss_without)})"

@@ -26,7 +26,8 @@ ABOUT = (
     "* is above the aim."
 )
 FEW = (
-    "2 of 48: two of 48 blocks ran, and the forward pass is theirs. In cells as large a ratio hardly depends on depth."
+    "2 of 48: two of 48 blocks ran, and the forward pass is theirs. Such ratios of states are upper bounds (<): "
+    "a scan measures one state more than there are blocks, and some things once."
 )
 WHY = (
     "Percent of the extra time of the cells above the aim, from one run of each side, operator by operator. products: "
@@ -59,14 +60,15 @@ def head(bench: Bench) -> str:
 
 
 def within(bench: Bench) -> list[str]:
-    """A sentence for each kind of scan: how many cells meet the aim, and the median ratio of each width."""
-    said = []
-    for side in SIDES if bench.cells else ():
-        widths = sorted({one.cell.width for one in bench.cells})
-        usual = [median(one.ratio(side) for one in bench.cells if one.cell.width == width) for width in widths]
-        met = sum(not one.above(side) for one in bench.cells)
+    """A sentence for each kind of scan: how many cells that ran whole meet the aim, and the median of each width."""
+    said, whole = [], [one for one in bench.cells if one.ran is None]
+    for side in SIDES if whole else ():
+        widths = sorted({one.cell.width for one in whole})
+        usual = [median(one.ratio(side) for one in whole if one.cell.width == width) for width in widths]
+        met = sum(not one.above(side) for one in whole)
         told = ", ".join(f"{value:.2f} at d {width}" for width, value in zip(widths, usual, strict=True))
-        said.append(f"{SAID[side].capitalize()}: {met} of {len(bench.cells)} cells meet the aim; medians {told}.")
+        which = "cells" if len(whole) == len(bench.cells) else "cells that ran whole"
+        said.append(f"{SAID[side].capitalize()}: {met} of {len(whole)} {which} meet the aim; medians {told}.")
     return said
 
 
@@ -85,12 +87,13 @@ def _row(one: Measured) -> list[Any]:
 
 
 def ratio(one: Measured, side: str) -> str:
-    return f"{one.ratio(side):.2f}{'*' if one.above(side) else ' '}"
+    bound = one.ran is not None and side == STATES
+    return f"{'<' if bound else ''}{one.ratio(side):.2f}{'*' if one.above(side) and not bound else ' '}"
 
 
 def _spread(one: Measured, side: str) -> str:
     low, high = one.spread(side)
-    return f"{low:.2f}-{high:.2f}"
+    return f"{low:.2f}-{high:.2f}" if len(one.times[side]) > 1 else "once"
 
 
 def _time(seconds: float) -> str:
@@ -98,11 +101,11 @@ def _time(seconds: float) -> str:
 
 
 def compared(before: Bench, after: Bench) -> Grid:
-    """Ratios before and after, in the cells that both have measured."""
+    """Ratios before and after, in the cells of which both ran as many blocks."""
     rows = []
     for old in before.cells:
         new = after.at(old.cell)
-        if new is not None:
+        if new is not None and new.as_run == old.as_run:
             sides = [words for side in SIDES for words in (ratio(old, side), ratio(new, side))]
             rows.append([str(old.cell), *sides])
     return Grid(["cell", "states before", "after", "heads before", "after"], rows, left=1)
@@ -143,9 +146,9 @@ def _shares(of: Shares) -> list[str]:
 
 
 def _alike(cells: Sequence[Measured], side: str) -> dict[tuple[str, int, int], list[Measured]]:
-    """Cells of one kind, width and length that were counted, in the order of these sizes."""
+    """Cells of one kind, width and length that were counted, in the order of these sizes; what ran once counts once."""
     found: dict[tuple[str, int, int], list[Measured]] = {}
-    for one in sorted(cells, key=lambda one: one.cell):
+    for one in sorted({one.as_run: one for one in cells}.values(), key=lambda one: one.cell):
         if side in one.parts:
             found.setdefault((one.cell.kind, one.cell.width, one.cell.tokens), []).append(one)
     return found
