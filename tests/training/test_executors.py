@@ -57,7 +57,9 @@ def numbers(found: Comparison) -> Any:
 def test_any_executor_gives_the_numbers_of_the_local_pool_also_when_it_loses_jobs(tmp_path: Path) -> None:
     here = ds.compare("digits", "post_norm,pre_norm", folder=tmp_path / "local", **TINY)
     toy = Toy(loses=3)
-    with pytest.warns(UserWarning, match=r"its worker was lost \(BrokenExecutor: a worker died\); .* again, [23] of 3"):
+    with pytest.warns(
+        UserWarning, match=r"its worker was lost \(BrokenExecutor: a worker died\); .* again, try [23] of 3"
+    ):
         there = ds.compare("digits", "post_norm,pre_norm", folder=tmp_path / "toy", executor=toy, **TINY)
     assert numbers(there) == numbers(here) and all(lane.done for lane in here.lanes)
     assert len(toy.calls) == 2 + 3 and len({call[0] for call in toy.calls}) == 5  # no two calls are equal
