@@ -22,6 +22,7 @@ def shown(*words: str, columns: int = 80) -> str:
     return result.stdout
 
 
+@pytest.mark.long
 @over("words", [["scan", "classic"], ["spectrum", "bert"], ["forecast", "bert"], ["paths", "bert"], ["bound", "bert"]])
 def test_nothing_is_cut_and_what_was_found_comes_first(words: list[str]) -> None:
     for columns in (80, 160):
